@@ -1,0 +1,3 @@
+from ipll.cli import main
+
+main()

@@ -1,0 +1,51 @@
+"""Classifiers: how a class is chosen at test time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ipll.component import FAMILIES, Component
+from ipll.settings import check_choice, setting
+
+
+class Classifier(Component):
+    """Base: scores for each class, the higher the better."""
+
+    def scores(self, features: Tensor, logits: Tensor) -> Tensor:
+        """features [n, dim], corrected logits [n, capacity] -> [n, capacity]; -inf for classes not to be chosen."""
+        raise NotImplementedError
+
+
+@FAMILIES["classifier"].register("linear")
+class LinearClassifier(Classifier):
+    """The head's own logits."""
+
+    def scores(self, features: Tensor, logits: Tensor) -> Tensor:
+        return logits.masked_fill(~self.ctx.network.head.born, -torch.inf)
+
+
+@dataclass(frozen=True)
+class PrototypeClassifierSettings:
+    metric: str = setting("euclidean", "distance to prototypes: 'euclidean' or 'cosine'", "paper")
+
+    def __post_init__(self) -> None:
+        check_choice("classifier.metric", self.metric, ("euclidean", "cosine"))
+
+
+@FAMILIES["classifier"].register("prototypes")
+class PrototypeClassifier(Classifier):
+    """The nearest prototype (Eq. 12)."""
+
+    Settings = PrototypeClassifierSettings
+    needs = frozenset({"prototypes"})
+
+    def scores(self, features: Tensor, logits: Tensor) -> Tensor:
+        prototypes = self.ctx.prototypes
+        if self.settings.metric == "euclidean":
+            return -prototypes.distances(features)
+        cosines = F.normalize(features, dim=1) @ F.normalize(prototypes.mu, dim=1).T
+        return cosines.masked_fill(~prototypes.known, -torch.inf)

@@ -1,0 +1,180 @@
+"""The command line. Each command is a few lines that call the library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import ipll
+from ipll.config import parse_overrides, preset_names, resolve
+from ipll.data.source import SOURCES
+from ipll.data.sources import default_data_root, load_source
+from ipll.data.stream import Stream
+from ipll.demo import run_demo
+from ipll.errors import Interrupted, IpllError
+from ipll.method import method_table
+from ipll.results.progress import LiveProgress
+from ipll.results.report import write_report
+from ipll.results.summary import compare, method_rows, setting_rows
+from ipll.run import resume as resume_run
+from ipll.run import run as run_preset
+
+app = typer.Typer(
+    help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out_console = Console()
+err_console = Console(stderr=True)
+
+Preset = Annotated[str, typer.Argument(help="What to run, named after its data: digits, cifar100, cifar100-h.")]
+Method = Annotated[str, typer.Option("--method", "-m", help="A named method; `ipll methods` lists them.")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: train.epochs=40.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
+Seed = Annotated[int, typer.Option(help="Decides everything random.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where data sets are kept; else $IPLL_DATA, else ~/.cache/ipll.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
+
+
+@app.command()
+def run(
+    preset: Preset,
+    method: Method = "pgdr",
+    set_: Set = None,
+    config: ConfigFile = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/PRESET-METHOD-seedN.")] = None,
+    device: Device = "auto",
+    data_root: DataRoot = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
+    folder = out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}"
+    result = run_preset(
+        preset,
+        method,
+        seed=seed,
+        out=folder,
+        device=device,
+        data_root=data_root,
+        config=config,
+        overwrite=overwrite,
+        reporter=LiveProgress(err_console),
+        **parse_overrides(set_ or []),
+    )
+    _show(result)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    device: Device = "auto",
+    data_root: DataRoot = None,
+) -> None:
+    """Go on with a run that was stopped, from its last checkpoint."""
+    _show(resume_run(folder, device=device, data_root=data_root, reporter=LiveProgress(err_console)))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Watch PGDR and a learner that forgets learn five tasks of handwritten digits, on a CPU, in a minute."""
+    results = run_demo(out, overwrite=overwrite, reporter=lambda: LiveProgress(err_console))
+    out_console.print(compare(results))
+    out_console.print(f"\nThe report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def stream(
+    preset: Preset,
+    set_: Set = None,
+    config: ConfigFile = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write it here, as .npz.")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Build a stream and its candidate sets, show it task by task, and write it to a file."""
+    resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    source = load_source(resolved.data.source, data_root)
+    built = Stream.build(source, resolved.stream, seed)
+    columns = ("task", "classes", "samples", "new", "old", "mean candidates", "singletons")
+    table = Table(*columns, title=f"{preset}, seed {seed}")
+    for t, row in enumerate(built.summary(source.train_labels)):
+        counts = (row.samples, row.new, row.old, f"{row.mean_candidates:.2f}", row.singletons)
+        table.add_row(str(t + 1), f"{built.seen(t - 1)} + {built.classes_per_task[t]}", *map(str, counts))
+    out_console.print(table)
+    if out:
+        built.save(out)
+        out_console.print(f"Written to {out}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, to see its settings.")] = None,
+) -> None:
+    """List the methods and what each is made of; or one method's settings and where each default comes from."""
+    if name is None:
+        table, rows = Table("method", "made of", "what it is"), method_rows(method_table())
+    else:
+        table, rows = Table("setting", "default", "from", "meaning", title=name), setting_rows(name)
+    for row in rows:
+        table.add_row(*row)
+    out_console.print(table)
+
+
+@app.command()
+def datasets(data_root: DataRoot = None) -> None:
+    """List the data sets, whether they are at hand, and the presets that use them."""
+    root = data_root or default_data_root()
+    table = Table("data set", "at hand", "presets", "what it is", caption=f"Data root: {root}")
+    for name, loader in SOURCES.members.items():
+        presets = [preset for preset in preset_names() if resolve(preset).data.source == name]
+        table.add_row(name, "yes" if loader().available(root) else "no", ", ".join(presets), loader.description)
+    out_console.print(table)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="One or more folders of finished runs.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; else report.html in the first folder.")] = None,
+) -> None:
+    """Write a report of one or more runs: one HTML file that needs nothing else."""
+    target = out or folders[0] / "report.html"
+    write_report(folders, target)
+    out_console.print(f"Written to {target}", highlight=False, soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        out_console.print(f"ipll {ipll.__version__}", highlight=False)
+        raise typer.Exit
+
+
+def _show(result: ipll.Result) -> None:
+    out_console.print(compare([result]))
+    out_console.print(f"\nThe run: {result.folder}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """The program: a mistake of the user's is one message and status 2, an interruption 130."""
+    try:
+        app()
+    except Interrupted as stop:
+        err_console.print(str(stop), highlight=False, markup=False, soft_wrap=True)
+        sys.exit(128 + stop.signal)
+    except IpllError as error:
+        err_console.print(f"ipll: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)

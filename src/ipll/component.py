@@ -1,0 +1,223 @@
+"""Components: the parts that methods are made of, and what they may see.
+
+A component overrides a few of the empty hooks below; the training loop (learner.py) calls them all and knows no
+member by name. Stateful work happens once per step, in `before` and `after`; `targets`, `reshape` and `losses` are
+pure, so that an update rule may ask for the loss several times on one batch. A component's parameters and buffers
+are its whole state: they are what a checkpoint keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ipll.models.network import Network, Output
+from ipll.registry import Registry
+from ipll.rng import torch_generator
+
+if TYPE_CHECKING:
+    from ipll.data.augment import Views
+    from ipll.prototypes import Prototypes
+    from ipll.separation.base import Separation
+
+EMBED_CHUNK = 1024  # samples per forward pass outside training
+
+
+@dataclass
+class Pool:
+    """D'_t: the samples of the task and, behind them, those of the memory. Columns are classes in arrival order."""
+
+    ids: Tensor  # [n] int64
+    samples: Tensor  # [n, ...]
+    candidates: Tensor  # [n, capacity] bool, the original sets S_i
+    p: Tensor  # [n, capacity] float, the soft targets
+    incoming: int  # rows [0, incoming) are the task's own
+    held_out: Tensor  # [n] bool, rows not trained on
+    judged_old: Tensor  # [incoming] bool, D_old of a method that separates
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass
+class Batch:
+    """One step's samples. `views` go through the network together; `extra` is for what `before` prepares."""
+
+    rows: Tensor  # [b] rows of the pool
+    candidates: Tensor  # [b, capacity]
+    p: Tensor  # [b, capacity], the soft targets stored so far
+    from_memory: Tensor  # [b] bool
+    views: dict[str, Tensor]
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    targets: Tensor | None = None  # what the losses use, decided in the first forward pass
+    store: Tensor | None = None  # what the pool keeps
+
+
+class Context:
+    """What components may see of the learner. There is no true label in it.
+
+    `old`, `seen` and the masks change when a task begins; the masks are filled in place, so that compiled code
+    that read them stays valid.
+    """
+
+    network: Network
+    teacher: Network
+    prototypes: Prototypes
+    separation: Separation
+    views: Views
+    pool: Pool
+
+    def __init__(self, seed: int, capacity: int, device: torch.device) -> None:
+        self.seed, self.capacity, self.device = seed, capacity, device
+        self.task = -1
+        self.epoch = 0
+        self.epochs = 1
+        self.old = self.seen = 0
+        self.old_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
+        self.new_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
+        self.parts: tuple[Component, ...] = ()
+        self._features: Tensor | None = None
+
+    def generator(self, purpose: str, *where: int | str) -> torch.Generator:
+        return torch_generator(self.seed, purpose, *where, device=self.device)
+
+    def correct(self, logits: Tensor) -> Tensor:
+        """The logits as they count at test time, after every part's correction."""
+        for part in self.parts:
+            logits = part.correct(logits)
+        return logits
+
+    @torch.no_grad()
+    def embed(self, samples: Tensor, network: Network | None = None) -> tuple[Tensor, Tensor]:
+        """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode."""
+        network = network or self.network
+        network.eval()
+        chunks = [network(self.views.plain(chunk.to(self.device))) for chunk in torch.split(samples, EMBED_CHUNK)]
+        features = torch.cat([c.features for c in chunks]).float()
+        return features, self.correct(torch.cat([c.logits for c in chunks]).float())
+
+    def pool_features(self) -> Tensor:
+        """phi of every sample of the pool [n, dim] by the trained network; one pass, shared by all who ask."""
+        if self._features is None:
+            self._features = self.embed(self.pool.samples)[0]
+        return self._features
+
+    def pool_predictions(self) -> Tensor:
+        """argmax over S_i of f(x_i) for every sample of the pool [n]; by the head as it is now."""
+        with torch.no_grad():
+            logits = self.correct(self.network.head(self.pool_features()))
+        return predict_within(logits, self.pool.candidates)
+
+    def forget_features(self) -> None:
+        self._features = None
+
+
+def predict_within(logits: Tensor, candidates: Tensor) -> Tensor:
+    """argmax_{j in S_i} f_j(x_i) -> [n]."""
+    return logits.masked_fill(~candidates, -torch.inf).argmax(dim=1)
+
+
+def uniform_over(sets: Tensor) -> Tensor:
+    """Eq. 5: p_ij = 1[j in S'_i] / |S'_i| -> [n, classes] float."""
+    weights = sets.float()
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Eq. 1: the mean over samples of - sum_j p_ij log f_j(x_i)."""
+    return -(targets * torch.log_softmax(logits.float(), dim=1)).sum(dim=1).mean()
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """For components that have nothing to set."""
+
+
+@dataclass
+class Phase:
+    """One pass of training within a task. Most methods have a single one, the main phase."""
+
+    name: str
+    network: Network
+    parts: tuple[Component, ...]
+    p: Tensor  # [n, capacity], the soft targets that this phase reads and writes
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        yield from self.network.parameters()
+        for part in self.parts:
+            yield from (w for w in part.parameters() if w.requires_grad)
+
+
+class Component(nn.Module):
+    """Base of all parts: a dozen hooks that do nothing."""
+
+    Settings: ClassVar[type[Any]] = NoSettings
+    needs: ClassVar[frozenset[str]] = frozenset()  # 'prototypes', 'separation', 'memory', 'strong view'
+    provides: ClassVar[frozenset[str]] = frozenset()
+    views: ClassVar[tuple[str, ...]] = ()  # views besides the weak one that go through the network
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def build(self, ctx: Context) -> None:
+        """Once, when the method is put together and the network stands. Modules and buffers are made here."""
+        self.ctx = ctx
+
+    def hold_out(self) -> Tensor | None:
+        """Before training: rows of the pool not to be trained on [n] bool."""
+        return None
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Phases to run before the main one. Must build the same phases again when a run is resumed."""
+        return ()
+
+    def begin_task(self) -> None:
+        """The pool is there, new classes are born, nothing is trained yet."""
+
+    def begin_epoch(self) -> None: ...
+
+    def end_epoch(self) -> None: ...
+
+    def end_task(self) -> None:
+        """After training; parts are called in the order of `FAMILIES`."""
+
+    def inputs(self, batch: Batch, generator: torch.Generator) -> None:
+        """Per step: adds views to the batch."""
+
+    def before(self, batch: Batch) -> None:
+        """Per step, once, without gradient: teacher's logits, a key encoder."""
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Per step, pure: (the soft targets to use, those to store), from the first forward pass."""
+        return None
+
+    def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
+        """Per step, pure: changes what classification losses see (`Output.shaped`) and their targets."""
+        return out, targets
+
+    def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Per step, pure: named terms of the loss."""
+        return {}
+
+    def weights(self) -> dict[str, float]:
+        """Per task: factors on named terms, this part's or another's; factors on one term multiply."""
+        return {}
+
+    def after(self, out: Mapping[str, Output], batch: Batch) -> None:
+        """Per step, once, after the update, without gradient: queues, moving averages."""
+
+    def correct(self, logits: Tensor) -> Tensor:
+        """At test time, in the teacher and in exports: corrected logits."""
+        return logits
+
+
+FAMILIES: dict[str, Registry[type[Component]]] = {
+    name: Registry(name)
+    for name in ("disambiguation", "separation", "auxiliary", "retention", "memory", "classifier", "update")
+}
+"""Families in the order in which their members' hooks are called; prototypes stand between retention and memory."""

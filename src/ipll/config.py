@@ -1,0 +1,249 @@
+"""A run's configuration, and how it is put together: preset < method < method@preset < file < --set."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ipll.component import FAMILIES
+from ipll.data.augment import AugmentConfig
+from ipll.data.source import SOURCES
+from ipll.data.stream import StreamConfig
+from ipll.errors import ConfigError, suggest
+from ipll.method import PartConfig, method_entry
+from ipll.models.network import ModelConfig
+from ipll.prototypes import PrototypeSettings
+from ipll.settings import build, check, check_choice, setting, table
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    source: str = setting("digits", "the data set; `ipll datasets` lists them")
+
+    def __post_init__(self) -> None:
+        SOURCES[self.source]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    epochs: int = setting(200, "epochs of each task", "paper")
+    batch_size: int = setting(256, "samples a step; a smaller task uses its own size", "paper")
+    lr: float = setting(0.1, "learning rate at the start of a task", "paper")
+    schedule: str = setting("cosine", "'cosine' (per epoch, to 0, anew in every task) or 'constant'", "paper")
+    momentum: float = setting(0.9, "momentum of SGD", "paper")
+    momentum_buffers: str = setting("fresh", "at a task's start: 'fresh' or 'carried' over from the last task")
+    weight_decay: float = setting(1e-3, "weight decay, on all parameters", "PiCO's and PaPi's code")
+    joint_views: bool = setting(True, "all views in one forward pass, so that batch norm sees them together")
+    steps_per_epoch: int = setting(0, "at most so many steps an epoch, for quick runs; 0: no limit")
+    precision: str = setting("auto", "'float32', 'bf16', or 'auto': bf16 on a GPU that has it, else float32")
+    checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within a task")
+
+    def __post_init__(self) -> None:
+        check(self.epochs >= 1, "train.epochs", "be at least 1", self.epochs)
+        check(self.batch_size >= 1, "train.batch_size", "be at least 1", self.batch_size)
+        check(self.lr > 0, "train.lr", "be positive", self.lr)
+        check_choice("train.schedule", self.schedule, ("cosine", "constant"))
+        check(0 <= self.momentum < 1, "train.momentum", "be in [0, 1)", self.momentum)
+        check_choice("train.momentum_buffers", self.momentum_buffers, ("fresh", "carried"))
+        check(self.weight_decay >= 0, "train.weight_decay", "not be negative", self.weight_decay)
+        check(self.steps_per_epoch >= 0, "train.steps_per_epoch", "not be negative", self.steps_per_epoch)
+        check_choice("train.precision", self.precision, ("auto", "float32", "bf16"))
+        check(self.checkpoint_seconds >= 0, "train.checkpoint_seconds", "not be negative", self.checkpoint_seconds)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": DataConfig,
+    "stream": StreamConfig,
+    "augment": AugmentConfig,
+    "model": ModelConfig,
+    "train": TrainConfig,
+    "prototypes": PrototypeSettings,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run's outcome."""
+
+    preset: str
+    method: str
+    seed: int
+    data: DataConfig
+    stream: StreamConfig
+    augment: AugmentConfig
+    model: ModelConfig
+    train: TrainConfig
+    prototypes: PrototypeSettings
+    parts: tuple[PartConfig, ...]
+
+    def to_table(self) -> Table:
+        """-> the complete configuration as nested tables; `from_table` reads it back."""
+        result: Table = {"preset": self.preset, "method": self.method, "seed": self.seed}
+        result |= {name: table(getattr(self, name)) for name in SECTIONS}
+        result["auxiliary"] = {"kinds": [p.kind for p in self.parts if p.family == "auxiliary"]}
+        for part in self.parts:
+            settings = table(part.settings)
+            if part.family == "auxiliary":
+                result["auxiliary"][part.kind] = settings
+            else:
+                result[part.family] = {"kind": part.kind} | settings
+        return result
+
+    @classmethod
+    def from_table(cls, values: Mapping[str, Any]) -> Config:
+        for name in values:
+            if name not in (*SECTIONS, *FAMILIES, "preset", "method", "seed"):
+                raise ConfigError(f"unknown setting '{name}'.{suggest(name, (*SECTIONS, *FAMILIES))}")
+        sections = {name: build(kind, name, values.get(name, {})) for name, kind in SECTIONS.items()}
+        parts = tuple(part for family in FAMILIES for part in _parts(family, values.get(family, {})))
+        return cls(
+            preset=str(values["preset"]), method=str(values["method"]), seed=int(values["seed"]), parts=parts, **sections
+        )
+
+    def save(self, path: Path) -> None:
+        path.write_text(to_toml(self.to_table()))
+
+    @classmethod
+    def load(cls, path: Path) -> Config:
+        return cls.from_table(read_toml(path))
+
+
+def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
+    registry = FAMILIES[family]
+    if family != "auxiliary":
+        kind = str(values.get("kind", "none"))
+        settings = {k: v for k, v in values.items() if k != "kind"}
+        return [PartConfig(family, kind, build(registry[kind].Settings, family, settings))]
+    kinds = values.get("kinds", [])
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ConfigError(f"auxiliary.kinds takes a list of names, got {kinds!r}.")
+    for name in values:
+        if name != "kinds" and name not in kinds:
+            raise ConfigError(f"auxiliary.{name} is set, but auxiliary.kinds is {list(kinds)}: add '{name}' to it.")
+    return [
+        PartConfig(family, kind, build(registry[kind].Settings, f"auxiliary.{kind}", values.get(kind, {})))
+        for kind in kinds
+    ]
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    return tuple(sorted(p.name[:-5] for p in resources.files("ipll").joinpath("presets").iterdir()))
+
+
+def resolve(
+    preset: str,
+    method: str = "pgdr",
+    *,
+    seed: int = 0,
+    file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """-> the configuration of a run, later layers over earlier ones. `overrides` has dotted keys."""
+    if preset not in preset_names():
+        raise ConfigError(f"unknown preset '{preset}'.{suggest(preset, preset_names())}")
+    check(seed >= 0, "seed", "not be negative", seed)
+    packaged = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
+    packaged.pop("doc")
+    entry = dict(method_entry(method))
+    special = entry.pop(f"@{preset}", {})
+    given = read_toml(file) if file else {}
+    for key in ("preset", "method", "seed"):
+        given.pop(key, None)
+    for key, value in (overrides or {}).items():
+        _lay(given, _nest(key, value))
+    layered: Table = {"preset": preset, "method": method, "seed": seed}
+    for layer in (packaged, _composition(entry), special):
+        _lay(layered, layer)
+    _drop_foreign(layered, given)
+    _lay(layered, given)
+    return Config.from_table(layered)
+
+
+def _composition(entry: Mapping[str, Any]) -> Table:
+    """A row of methods.toml as a layer: family names become sections with a `kind`."""
+    layer: Table = {}
+    for key, value in entry.items():
+        if key == "auxiliary":
+            _lay(layer, {key: {"kinds": value}})
+        elif key in FAMILIES and isinstance(value, str):
+            _lay(layer, {key: {"kind": value}})
+        elif key != "doc" and not key.startswith("@"):
+            _lay(layer, _nest(key, value))
+    return layer
+
+
+def _drop_foreign(layered: Table, given: Table) -> None:
+    """Where the user picks another member of a family, packaged settings that only the former knows fall away."""
+    for family, registry in FAMILIES.items():
+        chosen = given.get(family, {})
+        if isinstance(chosen, dict) and isinstance(chosen.get("kind"), str):
+            known = registry[chosen["kind"]].Settings.__dataclass_fields__
+            layered[family] = {k: v for k, v in layered.get(family, {}).items() if k in known}
+        if family == "auxiliary" and isinstance(chosen, dict) and isinstance(chosen.get("kinds"), list):
+            layered[family] = {k: v for k, v in layered.get(family, {}).items() if k in chosen["kinds"]}
+
+
+def _nest(key: str, value: Any) -> Table:
+    """'a.b.c', v -> {'a': {'b': {'c': v}}}."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _lay(below: Table, above: Mapping[str, Any], at: str = "") -> None:
+    """Lays one table over another, in place. A table and a plain value cannot replace each other."""
+    for key, value in above.items():
+        path = f"{at}{key}"
+        if isinstance(below.get(key), dict):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"'{path}' is a section, not a setting: use {path}.NAME=..., got {value!r}.")
+            _lay(below[key], value, f"{path}.")
+        elif key in below and isinstance(value, Mapping):
+            raise ConfigError(f"'{path}' is a setting, not a section: {path}.{next(iter(value), '')} does not exist.")
+        else:
+            below[key] = _copy(value) if isinstance(value, Mapping) else value
+
+
+def _copy(values: Mapping[str, Any]) -> Table:
+    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+
+
+def parse_overrides(items: Iterable[str]) -> Table:
+    """'a.b=c' items of the command line -> {'a.b': value}; values are read as TOML, and as text where that fails."""
+    result: Table = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        key = key.strip()
+        if not equals or not key or not all(key.split(".")):
+            raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=40, got '{item}'.")
+        try:
+            result[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            result[key] = text.strip()
+    return result
+
+
+def read_toml(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such configuration file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}.") from None
+
+
+def to_toml(values: Mapping[str, Any], path: str = "") -> str:
+    """Tables of strings, numbers, booleans and lists of those, as TOML (the standard library only reads it)."""
+    plain = [f"{k} = {json.dumps(v)}\n" for k, v in values.items() if not isinstance(v, Mapping)]
+    head = f"\n[{path}]\n" if path and plain else ""
+    inner = [to_toml(v, f"{path}.{k}" if path else k) for k, v in values.items() if isinstance(v, Mapping)]
+    return head + "".join(plain) + "".join(inner)

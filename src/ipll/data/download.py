@@ -1,0 +1,190 @@
+"""Fetches a data set's archive and unpacks it.
+
+The transfer is the standard library's. pooch would verify and unpack as well, but it cannot resume a transfer that was
+cut, and a few hundred megabytes over a poor line need that. A file that is not whole is never found under its own
+name: the transfer goes to `NAME.part` and is renamed once its checksum is right; an archive is unpacked in a temporary
+folder and then renamed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import os
+import re
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from ipll.errors import DataError
+
+ATTEMPTS = 5
+PAUSE = 1.0  # seconds before the second attempt; it doubles from one attempt to the next
+TIMEOUT = 30.0  # seconds without an answer or a byte
+CHUNK = 1 << 18
+
+
+class _Cut(Exception):
+    """The connection broke, or the server was busy: what has come is kept, and another attempt may bring the rest."""
+
+
+def fetch(url: str, destination: Path, checksum: str, progress: bool = True) -> Path:
+    """Fetches `url` to `destination`, a file directly under the data root, unless it is there. -> `destination`.
+
+    `checksum` is 'md5:HEX' or 'sha256:HEX'. A part file left by an earlier call is resumed. `progress` shows a bar on
+    stderr where that is a terminal.
+    """
+    if destination.exists():
+        found = _checksum(destination, checksum)
+        if found != checksum:
+            raise DataError(f"{destination} has checksum {found}, expected {checksum}. Delete it and try again.")
+        return destination
+    part = destination.with_name(destination.name + ".part")
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        _attempts(url, part, progress, advice=_advice(destination))
+        found = _checksum(part, checksum)
+        if found != checksum:
+            part.unlink()
+            raise DataError(
+                f"what came from {url} has checksum {found}, expected {checksum}. It was removed; try again."
+            )
+        os.replace(part, destination)
+    except OSError as error:  # of the disk: those of the network are dealt with where they arise
+        raise DataError(f"cannot write {part}: {error.strerror or error}. {_advice(destination)}") from error
+    return destination
+
+
+def extract(archive: Path, into: Path) -> Path:
+    """Unpacks the folder `into.name` of a tar.gz `archive` as `into`. -> `into`.
+
+    `into` appears at once and whole. Where it is there already, only the files that it lacks are added to it.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{into.name}.", suffix=".tmp", dir=into.parent) as temporary:
+            with tarfile.open(archive, "r:gz") as tar:
+                tar.extractall(temporary, filter="data")
+            unpacked = Path(temporary, into.name)
+            if not unpacked.is_dir():
+                raise DataError(f"{archive} holds no folder '{into.name}'. Delete it and fetch it again.")
+            try:
+                os.replace(unpacked, into)
+            except OSError:  # `into` is there and not empty
+                for item in unpacked.iterdir():
+                    if not (into / item.name).exists():
+                        os.replace(item, into / item.name)
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{archive} is damaged ({error}). Delete it and fetch it again.") from error
+    except OSError as error:
+        raise DataError(
+            f"cannot unpack {archive} to {into}: {error}. Is the disk full or the folder closed?"
+        ) from error
+    return into
+
+
+def _advice(destination: Path) -> str:
+    return (
+        f"You may put the file as {destination} by hand. The data root in force is {destination.parent} "
+        "(--data-root, else the environment variable IPLL_DATA, sets it)."
+    )
+
+
+def _checksum(path: Path, like: str) -> str:
+    """-> 'ALGORITHM:HEX' of the file, by the algorithm that `like` names."""
+    algorithm = like.partition(":")[0]
+    with path.open("rb") as file:
+        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+
+
+def _attempts(url: str, part: Path, progress: bool, advice: str) -> None:
+    """Transfers `url` to `part`, in as many attempts as it takes and as are allowed."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bar:
+        shown = bar.add_task(part.stem, total=None)
+        for attempt in range(ATTEMPTS):
+            try:
+                return _transfer(url, part, lambda done, total: bar.update(shown, completed=done, total=total))
+            except urllib.error.HTTPError as error:
+                raise DataError(f"{url} answered {error.code} {error.reason}. {advice}") from error
+            except urllib.error.URLError as error:
+                if attempt == 0:  # nothing was cut, there was no connection: do not keep the user waiting
+                    raise DataError(f"cannot reach {url}: {error.reason}. {advice}") from error
+                cause: Exception = error
+            except _Cut as error:
+                cause = error
+            if attempt < ATTEMPTS - 1:
+                time.sleep(PAUSE * 2**attempt)
+    kept = part.stat().st_size if part.exists() else 0
+    raise DataError(
+        f"the transfer of {url} was cut {ATTEMPTS} times ({cause}). {kept} bytes are kept in {part}: "
+        f"try again, and it goes on from there. {advice}"
+    ) from cause
+
+
+def _transfer(url: str, part: Path, report: Callable[[int, int | None], None]) -> None:
+    """One attempt: asks for what `part` lacks and adds it, or starts anew where the server cannot give a part.
+
+    `report` is told how many bytes are there, and of how many where the server says so.
+    """
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "ipll"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            if error.headers.get("Content-Range") == f"bytes */{have}":
+                return  # nothing was missing
+            part.unlink()
+            raise _Cut("the part file did not fit the file at the server") from error
+        if error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise _Cut(f"the server answered {error.code}") from error
+        raise
+    except urllib.error.URLError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise _Cut(str(error)) from error
+    with response:
+        # A server that ignores Range answers 200 and sends the whole file; a range other than the one asked for is
+        # as useless as none.
+        first = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+        if response.status == http.HTTPStatus.PARTIAL_CONTENT and (first is None or int(first[1]) != have):
+            part.unlink(missing_ok=True)
+            raise _Cut("the server sent another part than the one asked for")
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            have = 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if have else "wb") as file:
+            report(have, total)
+            while chunk := _read(response):
+                file.write(chunk)
+                have += len(chunk)
+                report(have, total)
+            file.flush()
+            os.fsync(file.fileno())
+    if total is not None and have < total:  # a short read does not raise when it is made piece by piece
+        raise _Cut(f"{have} of {total} bytes came")
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read(CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _Cut(str(error)) from error

@@ -1,0 +1,267 @@
+"""The stream: which class is born in which task, when each sample arrives, and with which candidates.
+
+It is built once from a source and a seed, and is the same for every method.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
+from ipll.data.source import Source
+from ipll.errors import ConfigError, DataError, suggest
+from ipll.rng import numpy_generator
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+ARRAYS = ("class_order", "task", "candidates", "seed", "config")  # what a stream file holds
+DROPPED = -1  # the task of a sample that never arrives
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """The settings of a stream, `stream.*` in a configuration file."""
+
+    tasks: int = 10
+    blurry: float = 10.0  # 100 - W: the percentage of a class that arrives after its own task
+    q: float = 0.1  # the flipping probability
+    candidates: str = "uniform"
+    order: str = "random"  # of the classes; superclass: a task introduces whole superclasses
+    last_leftover: str = "keep"  # the last task's classes have no later task: their left-over comes with it, or never
+    min_candidates: int = 1
+    flip_scope: str = "seen"  # superclass: only classes of the true one's superclass are flipped in
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.tasks, int) and self.tasks >= 1):
+            raise ConfigError(f"stream.tasks is {self.tasks}: choose a whole number, 1 or more.")
+        if not 0.0 <= self.blurry < 100.0:
+            raise ConfigError(f"stream.blurry is {self.blurry}: choose a percentage from 0 up to, not including, 100.")
+        if not 0.0 <= self.q < 1.0:
+            raise ConfigError(f"stream.q is {self.q}: choose a probability from 0 up to, not including, 1.")
+        if self.min_candidates not in (1, 2):
+            raise ConfigError(f"stream.min_candidates is {self.min_candidates}: choose 1 or 2.")
+        for name, known in (
+            ("candidates", tuple(FLIPS)),
+            ("order", ("random", "superclass", "natural")),
+            ("last_leftover", ("keep", "drop")),
+            ("flip_scope", ("seen", "superclass")),
+        ):
+            word = getattr(self, name)
+            if word not in known:
+                raise ConfigError(f"stream.{name} is '{word}', which is unknown.{suggest(str(word), known)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a learner is given of one task. There is no label field, on purpose: the truth never reaches a learner."""
+
+    index: int  # from 0
+    ids: Ints  # [n], of the training samples
+    samples: npt.NDArray[np.uint8]  # [n, channels, height, width]
+    candidates: Mask  # [n, seen], columns in order of arrival
+    old: int  # classes seen before this task
+    seen: int  # classes seen now; the new ones are old, ..., seen - 1
+
+
+class TaskSummary(NamedTuple):
+    """One task in numbers: its samples, of new and of old classes, and how ambiguous they are."""
+
+    samples: int
+    new: int
+    old: int
+    mean_candidates: float
+    singletons: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """When every training sample arrives, and its candidate set."""
+
+    class_order: Ints  # [classes], class ids in order of arrival
+    task: Ints  # [n], from 0; DROPPED for a sample that never arrives
+    candidates: Mask  # [n, classes], columns are class ids; a dropped sample has only its true label
+    seed: int
+    config: StreamConfig
+    source_name: str
+    classes_per_task: tuple[int, ...]
+
+    @classmethod
+    def build(cls, source: Source, config: StreamConfig, seed: int) -> Stream:
+        """Draws class order, blurry split and candidate sets, each from a generator of its own."""
+        _check(source, config)
+        births = _births(source, config, numpy_generator(seed, "class-order"))
+        class_order = np.concatenate(births)
+        arrival = np.argsort(class_order)
+        sizes = [len(classes) for classes in births]
+        born = np.repeat(np.arange(len(births)), sizes)[arrival]  # [classes], by class id
+        task = _blurry_split(source.train_labels, born, config, numpy_generator(seed, "blurry"))
+
+        groups = source.superclasses if config.flip_scope == "superclass" else None
+        superclasses = None if groups is None else groups[class_order]
+        drawn = draw_candidates(
+            labels=arrival[source.train_labels],
+            seen=np.where(task == DROPPED, 0, np.cumsum(sizes)[task]),  # nothing seen: only the true label
+            probabilities=flip_probabilities(config.candidates, source.classes, config.q, superclasses),
+            rng=numpy_generator(seed, "candidates"),
+            min_candidates=config.min_candidates,
+        )
+        return cls(class_order, task, drawn[:, arrival], seed, config, source.name, tuple(sizes))
+
+    def __len__(self) -> int:
+        """-> the number of tasks."""
+        return len(self.classes_per_task)
+
+    @property
+    def arrival(self) -> Ints:
+        """[classes], class id -> its place in the order of arrival: the inverse of `class_order`."""
+        return np.argsort(self.class_order)
+
+    def seen(self, t: int) -> int:
+        """-> |Y_t|, the number of classes seen once task `t` has begun; 0 for t = -1."""
+        return sum(self.classes_per_task[: t + 1])
+
+    def make_task(self, t: int, samples: npt.NDArray[np.uint8]) -> Task:
+        """-> task `t` with its share of a source's training samples."""
+        if not 0 <= t < len(self):
+            raise IndexError(f"task {t} of a stream of {len(self)} tasks")
+        if len(samples) != len(self.task):
+            raise DataError(
+                f"the stream was built for {len(self.task)} samples of '{self.source_name}', but {len(samples)} are "
+                "given: use the source it was built from."
+            )
+        ids = np.flatnonzero(self.task == t)
+        candidates = self.candidates[np.ix_(ids, self.class_order[: self.seen(t)])]
+        return Task(t, ids, samples[ids], candidates, old=self.seen(t - 1), seen=self.seen(t))
+
+    def summary(self, labels: Ints) -> list[TaskSummary]:
+        """-> one row per task, given the true labels [n] of the source."""
+        place, sizes = self.arrival[labels], self.candidates.sum(1)
+        rows = []
+        for t in range(len(self)):
+            here = self.task == t
+            old = int((place[here] < self.seen(t - 1)).sum())
+            n, size = int(here.sum()), sizes[here]
+            rows.append(TaskSummary(n, n - old, old, float(size.mean()), int((size == 1).sum())))
+        return rows
+
+    def sha256(self) -> str:
+        """-> the digest of class order, tasks and candidates: equal for equal streams."""
+        digest = hashlib.sha256()
+        for array in (self.class_order, self.task, self.candidates):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Writes an uncompressed npz of ARRAYS. It appears under `path` whole or not at all."""
+        settings = asdict(self.config) | {"source": self.source_name, "classes_per_task": self.classes_per_task}
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                np.savez(
+                    file,
+                    class_order=self.class_order,
+                    task=self.task,
+                    candidates=self.candidates,
+                    seed=np.int64(self.seed),
+                    config=np.array(json.dumps(settings)),
+                )
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: Path) -> Stream:
+        """Reads what `save` wrote."""
+        if not path.is_file():
+            raise DataError(f"there is no stream file {path}.")
+        again = "Build the stream again and save it."
+        if not zipfile.is_zipfile(path):
+            raise DataError(f"stream file {path} is cut short or is no npz file. {again}")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in ARRAYS if name in file}
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            raise DataError(f"stream file {path} is damaged ({error}). {again}") from error
+        if missing := [name for name in ARRAYS if name not in arrays]:
+            raise DataError(f"stream file {path} lacks the array '{missing[0]}'. {again}")
+        try:
+            settings = json.loads(arrays.pop("config").item())
+            name, sizes = settings.pop("source"), tuple(map(int, settings.pop("classes_per_task")))
+            seed = int(arrays.pop("seed"))
+            stream = cls(**arrays, seed=seed, config=StreamConfig(**settings), source_name=name, classes_per_task=sizes)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"stream file {path}: its settings cannot be read ({error}). {again}") from error
+        if problem := _inconsistency(stream):
+            raise DataError(f"stream file {path}: {problem}. {again}")
+        return stream
+
+
+def _check(source: Source, config: StreamConfig) -> None:
+    """Refuses settings that do not fit the source."""
+    for key in ("order", "flip_scope"):
+        if getattr(config, key) == "superclass" and source.superclasses is None:
+            raise ConfigError(
+                f"stream.{key} is 'superclass', but '{source.name}' has no superclasses: choose another {key}."
+            )
+    groups = source.superclasses if config.order == "superclass" else None
+    most, what = (source.classes, "classes") if groups is None else (len(np.unique(groups)), "superclasses")
+    if config.tasks > most:
+        raise ConfigError(
+            f"stream.tasks is {config.tasks}, but '{source.name}' has {most} {what}: choose at most {most}."
+        )
+    counts = np.bincount(source.train_labels, minlength=source.classes)
+    if not counts.all():
+        empty = source.class_names[int(counts.argmin())]
+        raise DataError(f"class '{empty}' of '{source.name}' has no training samples: leave it out of the classes.")
+
+
+def _births(source: Source, config: StreamConfig, rng: np.random.Generator) -> list[Ints]:
+    """-> the class ids born in each task; tasks differ by at most one class (or superclass), larger ones first."""
+    if config.order == "superclass" and source.superclasses is not None:
+        groups = np.array_split(rng.permutation(np.unique(source.superclasses)), config.tasks)
+        return [rng.permutation(np.flatnonzero(np.isin(source.superclasses, group))) for group in groups]
+    classes = rng.permutation(source.classes) if config.order == "random" else np.arange(source.classes)
+    return np.array_split(classes, config.tasks)
+
+
+def _blurry_split(labels: Ints, born: Ints, config: StreamConfig, rng: np.random.Generator) -> Ints:
+    """-> the task of each sample [n]: W% of a class in the task where it is born, the rest evenly in all later ones."""
+    task = born[labels]
+    for c, birth in enumerate(born):
+        ids = rng.permutation(np.flatnonzero(labels == c))
+        count = min(round(len(ids) * config.blurry / 100), len(ids) - 1)  # a class is never born without a sample
+        later = rng.permutation(np.arange(birth + 1, config.tasks))
+        if len(later):
+            # Dealt round and round: counts differ by at most one, and the shuffle says which tasks get the remainder.
+            task[ids[:count]] = later[np.arange(count) % len(later)]
+        elif config.last_leftover == "drop":
+            task[ids[:count]] = DROPPED
+    return task
+
+
+def _inconsistency(stream: Stream) -> str | None:
+    """-> what does not fit together in a stream that was read from a file."""
+    order, task, candidates = stream.class_order, stream.task, stream.candidates
+    kinds = [(array.dtype.name, array.ndim) for array in (order, task, candidates)]
+    if kinds != [("int64", 1), ("int64", 1), ("bool", 2)] or candidates.shape != (len(task), len(order)):
+        return "its arrays are not of the right types and shapes"
+    if not np.array_equal(np.sort(order), np.arange(len(order))):
+        return "'class_order' is not a permutation of the classes"
+    if sum(stream.classes_per_task) != len(order) or len(stream) != stream.config.tasks:
+        return f"its classes per task do not make {stream.config.tasks} tasks of {len(order)} classes"
+    if not np.isin(task, np.arange(DROPPED, len(stream))).all():
+        return f"'task' holds numbers outside {DROPPED}, ..., {len(stream) - 1}"
+    return None

@@ -1,0 +1,36 @@
+"""Disambiguation: soft targets p, how they start in a task and how a step changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ipll.component import FAMILIES, Batch, Component, soft_cross_entropy, uniform_over
+from ipll.models.network import Output
+
+
+class Disambiguation(Component):
+    """Base: targets start uniform over S_i and are learnt from by cross-entropy on the weak view (Eq. 1)."""
+
+    def begin_task(self) -> None:
+        pool = self.ctx.pool
+        pool.p[: pool.incoming] = uniform_over(self.first_sets())
+
+    def first_sets(self) -> Tensor:
+        """-> the sets [incoming, capacity] over which the targets of the task's own samples start out uniform."""
+        return self.ctx.pool.candidates[: self.ctx.pool.incoming]
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": soft_cross_entropy(out["weak"].shaped, targets)}
+
+
+@FAMILIES["disambiguation"].register("uniform")
+class Uniform(Disambiguation):
+    """No disambiguation: every candidate counts the same, for good."""
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
+        return p, p

@@ -1,0 +1,59 @@
+"""Checkpoints: tensors in safetensors, the rest in JSON with the tensors' SHA-256; the last two are kept.
+
+A checkpoint counts once its JSON file is there, and the JSON file is written last. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ipll.engine.files import write_atomically, write_json
+
+KEPT = 2
+
+
+class Checkpoint(NamedTuple):
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def save(folder: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Writes the next checkpoint, then removes all but the last two."""
+    folder.mkdir(exist_ok=True)
+    number = max(_numbers(folder), default=0) + 1
+    file = folder / f"{number:06d}.safetensors"
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomically(file, lambda temporary: save_file(copies, temporary))
+    write_json(folder / f"{number:06d}.json", {"sha256": _sha256(file), "meta": meta})
+    for old in folder.iterdir():
+        if not any(old.name.startswith(f"{kept:06d}.") for kept in range(number, number - KEPT, -1)):
+            old.unlink(missing_ok=True)
+
+
+def load_latest(folder: Path) -> Checkpoint | None:
+    """-> the newest whole checkpoint; a damaged one is passed over for the one before it."""
+    for number in sorted(_numbers(folder), reverse=True):
+        file = folder / f"{number:06d}.safetensors"
+        try:
+            record = json.loads((folder / f"{number:06d}.json").read_text())
+            if _sha256(file) == record["sha256"]:
+                return Checkpoint(load_file(file), record["meta"])
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+            continue
+    return None
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

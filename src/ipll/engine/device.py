@@ -1,0 +1,84 @@
+"""Devices, and a description of the machine that a number was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ipll
+from ipll.errors import ConfigError
+from ipll.settings import check_choice
+
+
+def find_device(name: str) -> torch.device:
+    """'auto' -> CUDA where there is one, else the CPU."""
+    check_choice("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: PyTorch finds no CUDA device here. Use --device cpu, or install a CUDA build.")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def use_bf16(precision: str, device: torch.device) -> bool:
+    """Does the network compute in bf16? 'auto' means: on a GPU that has it."""
+    able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "bf16" and device.type == "cuda" and not able:
+        raise ConfigError("train.precision=bf16: this GPU has no bf16 arithmetic. Use --set train.precision=float32.")
+    return precision == "bf16" or (precision == "auto" and able)
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Versions, hardware and commit, as they stand in environment.json."""
+    packages = ("torch", "numpy", "scikit-learn", "safetensors")
+    return {
+        "ipll": ipll.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "device": device.type,
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU's memory, or of the process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that this code runs from, with a '+' where it was changed; None if installed."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,261 @@
+"""The learner: a network, the parts of a method, and the one training loop.
+
+The loop knows no method by name. `fit` is a generator that yields after every step the position from which training
+would go on, so that whoever drives it can show progress, keep a checkpoint or stop, at any moment.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ipll.classifier.members import Classifier
+from ipll.component import Batch, Context, Phase, Pool
+from ipll.config import Config
+from ipll.data.augment import Views
+from ipll.data.loader import batches, training_rows, view_names
+from ipll.data.stream import Task
+from ipll.engine.device import use_bf16
+from ipll.engine.state import load_tensors, part_of
+from ipll.errors import RunError
+from ipll.memory.base import Memory
+from ipll.method import assemble
+from ipll.models.network import Network, Output
+from ipll.prototypes import Prototypes
+from ipll.separation.base import Separation
+from ipll.update.sgd import Update
+
+T = TypeVar("T")
+POOL_STATE = ("p", "held_out", "judged_old")  # what training changes; the rest of a pool comes from task and memory
+
+
+class Position(NamedTuple):
+    """Where training stands: this step of this epoch is the next one to do."""
+
+    task: int
+    phase: int = 0
+    epoch: int = 0
+    step: int = 0
+
+
+class Prediction(NamedTuple):
+    classes: Tensor  # [n], by the method's classifier, in arrival order
+    linear: Tensor  # [n], by the linear head
+
+
+class Learner(nn.Module):
+    """Learns tasks one after another. It is given samples and candidate sets, never a true label."""
+
+    def __init__(
+        self, config: Config, *, channels: int, classes: int, mean: tuple[float, ...], std: tuple[float, ...],
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.config = config
+        self.ctx = ctx = Context(config.seed, classes, torch.device(device))
+        bf16 = use_bf16(config.train.precision, ctx.device)
+        network = Network(config.model, channels, classes, config.seed, bf16=bf16)
+        self.network = ctx.network = network.to(ctx.device, memory_format=torch.channels_last)
+        self.teacher = ctx.teacher = copy.deepcopy(self.network).requires_grad_(False).eval()
+        ctx.parts = assemble(config.parts, config.prototypes)
+        self.parts = nn.ModuleList(ctx.parts)
+        ctx.views = Views(config.augment, mean, std, ctx.device)
+        if prototypes := part_of(ctx.parts, Prototypes):
+            ctx.prototypes = prototypes
+        if separation := part_of(ctx.parts, Separation):
+            ctx.separation = separation
+        self.memory = self._one(Memory)
+        self.classifier = self._one(Classifier)
+        self.update = self._one(Update)
+        for part in ctx.parts:
+            part.build(ctx)
+        self.sums: dict[str, Tensor] = {}  # terms of the loss, summed over the steps of the current epoch
+        self.steps = self.batch_size = 0  # of the current epoch
+        self._momenta: dict[int, Tensor] = {}
+
+    def _one(self, kind: type[T]) -> T:
+        found = part_of(self.ctx.parts, kind)
+        assert found is not None
+        return found
+
+    # Training
+
+    def fit(self, task: Task, start: Position | None = None) -> Iterator[Position]:
+        """Learns one task; after `restore`, goes on from `start`. Yields the position after each step and epoch."""
+        if start is None:
+            self._begin_task(task)
+            start = Position(task.index)
+        phases = self._phases()
+        for number in range(start.phase, len(phases)):
+            yield from self._train(phases[number], start)
+            start = Position(task.index, number + 1)
+        self._end_task()
+
+    def _train(self, phase: Phase, start: Position) -> Iterator[Position]:
+        ctx, train = self.ctx, self.config.train
+        self.update.begin_phase(phase.parameters(), momentum=train.momentum, weight_decay=train.weight_decay)
+        self.update.set_momenta(self._momenta)
+        ctx.epochs = train.epochs
+        rows = training_rows(ctx)
+        for epoch in range(start.epoch, train.epochs):
+            first = start.step if epoch == start.epoch else 0
+            ctx.epoch = epoch
+            self.update.set_lr(self._lr(epoch))
+            for part in phase.parts:
+                part.begin_epoch()
+            if first == 0:
+                self.sums = {}
+            phase.network.train()
+            order = self.memory.order(rows, train.batch_size, ctx.generator("order", ctx.task, phase.name, epoch))
+            order = order[: train.steps_per_epoch or None]
+            self.steps, self.batch_size = order.shape
+            for step, batch in enumerate(batches(ctx, phase, order, first), first):
+                self._step(phase, batch)
+                yield Position(ctx.task, start.phase, epoch, step + 1)
+            for part in phase.parts:
+                part.end_epoch()
+            ctx.forget_features()
+            self._check_losses(epoch)
+            yield Position(ctx.task, start.phase, epoch + 1)
+        self._momenta = self.update.momenta() if train.momentum_buffers == "carried" else {}
+
+    def _step(self, phase: Phase, batch: Batch) -> None:
+        with torch.no_grad():
+            for part in phase.parts:
+                part.before(batch)
+        first: dict[str, Output] = {}  # of the first forward pass, which decides the targets
+
+        def loss() -> Tensor:
+            out = self._forward(phase, batch)
+            if not first:
+                first.update(out)
+                self._decide_targets(phase, batch, out)
+            return self._total(phase, batch, out)
+
+        self.update.step(loss)
+        with torch.no_grad():
+            assert batch.store is not None
+            phase.p[batch.rows] = batch.store
+            for part in phase.parts:
+                part.after(first, batch)
+
+    def _forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
+        names = view_names(phase)
+        if not self.config.train.joint_views:
+            return {name: phase.network(batch.views[name]) for name in names}
+        joint = phase.network(torch.cat([batch.views[name] for name in names]))
+        chunks = zip(*(tensor.chunk(len(names)) for tensor in joint), strict=True)
+        return {name: Output(*chunk) for name, chunk in zip(names, chunks, strict=True)}
+
+    @torch.no_grad()
+    def _decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
+        for part in phase.parts:
+            if decided := part.targets(batch.p, out, batch):
+                batch.targets, batch.store = decided
+
+    def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> Tensor:
+        targets = batch.targets
+        assert targets is not None
+        for part in phase.parts:
+            out, targets = part.reshape(out, targets, batch)
+        terms = {name: value for part in phase.parts for name, value in part.losses(out, targets, batch).items()}
+        for part in phase.parts:
+            for name, weight in part.weights().items():
+                if name in terms:
+                    terms[name] = weight * terms[name]
+        total = torch.stack(list(terms.values())).sum()
+        for name, value in (terms | {"total": total}).items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach()
+        return total
+
+    def _lr(self, epoch: int) -> float:
+        train = self.config.train
+        if train.schedule == "constant":
+            return train.lr
+        return train.lr * 0.5 * (1 + math.cos(math.pi * epoch / train.epochs))
+
+    def _check_losses(self, epoch: int) -> None:
+        if not bool(torch.isfinite(self.sums["total"])):
+            raise RunError(
+                f"training diverged: the loss of task {self.ctx.task + 1}, epoch {epoch + 1} is not finite. "
+                f"Try a smaller learning rate (--set train.lr={self.config.train.lr / 10:g})."
+            )
+
+    # Tasks
+
+    def _begin_task(self, task: Task) -> None:
+        self._set_task(task)
+        self.network.head.birth(task.old, task.seen, self.config.seed, rows=self.config.model.new_rows)
+        self._momenta = {} if self.config.train.momentum_buffers == "fresh" else self._momenta
+        for part in self.ctx.parts:
+            if (rows := part.hold_out()) is not None:
+                self.ctx.pool.held_out |= rows
+            part.begin_task()
+
+    def _set_task(self, task: Task) -> None:
+        ctx, memory, device = self.ctx, self.memory, self.ctx.device
+        ctx.task, ctx.old, ctx.seen = task.index, task.old, task.seen
+        classes = torch.arange(ctx.capacity, device=device)
+        ctx.old_mask.copy_(classes < task.old)
+        ctx.new_mask.copy_((classes >= task.old) & (classes < task.seen))
+        ids, samples = torch.from_numpy(task.ids).to(device), torch.from_numpy(task.samples).to(device)
+        own = torch.zeros(len(ids), ctx.capacity, dtype=torch.bool, device=device)
+        own[:, : task.seen] = torch.from_numpy(task.candidates).to(device)
+        kept = len(memory.ids)
+        ctx.pool = Pool(
+            ids=torch.cat([ids, memory.ids]),
+            samples=torch.cat([samples, memory.samples]) if kept else samples,
+            candidates=torch.cat([own, memory.candidates]),
+            p=torch.cat([torch.zeros(len(ids), ctx.capacity, device=device), memory.p]),
+            incoming=len(ids),
+            held_out=torch.zeros(len(ids) + kept, dtype=torch.bool, device=device),
+            judged_old=torch.zeros(len(ids), dtype=torch.bool, device=device),
+        )
+        ctx.forget_features()
+
+    def _phases(self) -> list[Phase]:
+        ctx = self.ctx
+        extra = [phase for part in ctx.parts for phase in part.phases()]
+        return [*extra, Phase("main", self.network, ctx.parts, ctx.pool.p)]
+
+    def _end_task(self) -> None:
+        """Parts in their order (retention's correction, prototypes, memory, classifier), then the new teacher."""
+        with torch.no_grad():
+            for part in self.ctx.parts:
+                part.end_task()
+            for old, new in zip(self.teacher.state_dict().values(), self.network.state_dict().values(), strict=True):
+                old.copy_(new)
+
+    # Use and state
+
+    @torch.no_grad()
+    def predict(self, samples: Tensor) -> Prediction:
+        """-> classes in arrival order."""
+        features, logits = self.ctx.embed(samples)
+        return Prediction(self.classifier.scores(features, logits).argmax(dim=1), logits.argmax(dim=1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state between two steps, for `restore`."""
+        state = {f"module.{name}": tensor for name, tensor in self.state_dict().items()}
+        state |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
+        if self.ctx.task >= 0:
+            state |= {f"momentum.{i}": tensor for i, tensor in self.update.momenta().items()}
+            state |= {f"pool.{name}": getattr(self.ctx.pool, name) for name in POOL_STATE}
+        return state
+
+    def restore(self, tensors: dict[str, Tensor], task: Task, *, within: bool) -> None:
+        """Takes the state that `tensors` gave; `task` is the next to fit, `within` if training stopped inside it."""
+        device = self.ctx.device
+        named = {key: tensor.to(device) for key, tensor in tensors.items()}
+        load_tensors(self, {key[7:]: tensor for key, tensor in named.items() if key.startswith("module.")})
+        self._momenta = {int(key[9:]): tensor for key, tensor in named.items() if key.startswith("momentum.")}
+        if within:
+            self._set_task(task)
+            self.sums = {key[4:]: tensor for key, tensor in named.items() if key.startswith("sum.")}
+            for name in POOL_STATE:
+                getattr(self.ctx.pool, name).copy_(named[f"pool.{name}"])

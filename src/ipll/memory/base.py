@@ -1,0 +1,84 @@
+"""Memory: which samples are kept for replay, and how they are mixed into batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ipll.component import FAMILIES, Component, Context
+from ipll.settings import check, setting
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    size: int = setting(2000, "m, the number of samples kept in all", "paper")
+
+    def __post_init__(self) -> None:
+        check(self.size >= 0, "memory.size", "not be negative", self.size)
+
+
+class Memory(Component):
+    """Base: keeps samples with their original candidate sets and soft targets. Sets are never widened."""
+
+    Settings = MemorySettings
+    provides = frozenset({"memory"})
+    ids: Tensor  # [m] int64
+    samples: Tensor  # [m, ...]
+    candidates: Tensor  # [m, capacity] bool
+    p: Tensor  # [m, capacity] float
+
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        empty = torch.zeros(0, ctx.capacity, device=ctx.device)
+        self.register_buffer("ids", torch.zeros(0, dtype=torch.int64, device=ctx.device))
+        self.register_buffer("samples", torch.zeros(0, dtype=torch.uint8, device=ctx.device))
+        self.register_buffer("candidates", empty.bool())
+        self.register_buffer("p", empty)
+
+    def select(self) -> Tensor:
+        """-> rows of the pool to keep [at most size]."""
+        raise NotImplementedError
+
+    def end_task(self) -> None:
+        pool, rows = self.ctx.pool, self.select()
+        self.ids, self.samples = pool.ids[rows], pool.samples[rows]
+        self.candidates, self.p = pool.candidates[rows], pool.p[rows]
+
+    def order(self, rows: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:
+        """-> rows of the pool for one epoch [steps, batch]: a permutation, wrapped around to fill the last batch."""
+        size = min(batch_size, len(rows))
+        steps = -(-len(rows) // size)
+        shuffled = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
+        return torch.cat([shuffled, shuffled[: steps * size - len(rows)]]).view(steps, size)
+
+
+@FAMILIES["memory"].register("none")
+class NoMemory(Memory):
+    """Keeps nothing; what is not in the task's own data is not seen again."""
+
+    provides = frozenset()
+
+    def end_task(self) -> None: ...
+
+
+def quotas(available: Tensor, size: int, seen: int) -> Tensor:
+    """How many samples each class may keep [classes]: floor(size / seen), what is left goes to classes that have more.
+
+    `available` [classes] counts each class's samples. The left-over is dealt in rounds of one per class that still
+    has samples, lower classes first.
+    """
+    share = available.clamp_max(size // seen)
+    spare = available - share
+    left = size - int(share.sum())
+    while left > 0 and int(spare.sum()) > 0:
+        open_classes = spare > 0
+        count = int(open_classes.sum())
+        each = min(left // count, int(spare[open_classes].min()))
+        if each == 0:  # fewer left than classes that could take one
+            open_classes &= open_classes.cumsum(0) <= left
+            each = 1
+        share, spare = share + each * open_classes, spare - each * open_classes
+        left -= each * int(open_classes.sum())
+    return share

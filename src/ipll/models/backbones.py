@@ -1,0 +1,117 @@
+"""Backbones: images [n, channels, height, width] -> features [n, dim]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ipll.registry import Registry
+
+
+class Backbone(nn.Module):
+    """A network without a head; `dim` is the width of its features."""
+
+    dim: int
+
+
+BACKBONES: Registry[Callable[[int], Backbone]] = Registry("backbone")
+
+
+def build_backbone(name: str, channels: int, generator: torch.Generator) -> Backbone:
+    """A fresh backbone on the CPU whose weights depend on `generator` alone.
+
+    The factories of layers draw from the global generator. It is seeded from `generator` while the backbone is built
+    and put back afterwards, so a backbone that is added from outside is reproducible without knowing of this.
+    """
+    factory = BACKBONES[name]
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return factory(channels)
+
+
+def conv3x3(fan_in: int, fan_out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(fan_in, fan_out, kernel_size=3, stride=stride, padding=1, bias=False)
+
+
+def initialise(network: nn.Module) -> None:
+    """Kaiming (fan-out) for convolutions; batch norm starts as weight 1, bias 0."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = conv3x3(fan_in, fan_out, stride), nn.BatchNorm2d(fan_out)
+        self.conv2, self.norm2 = conv3x3(fan_out, fan_out), nn.BatchNorm2d(fan_out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or fan_in != fan_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(fan_in, fan_out, kernel_size=1, stride=stride, bias=False), nn.BatchNorm2d(fan_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+
+
+class ResNet18(Backbone):
+    """ResNet-18 for small images: a 3x3 stem of stride 1, no max-pool; widths `width` to 8 `width`."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.dim = 8 * width
+        self.stem = nn.Sequential(conv3x3(channels, width), nn.BatchNorm2d(width), nn.ReLU())
+        widths = (width, width, 2 * width, 4 * width, 8 * width)
+        blocks: list[nn.Module] = []
+        for fan_in, fan_out in pairwise(widths):
+            blocks += [BasicBlock(fan_in, fan_out, stride=fan_out // fan_in), BasicBlock(fan_out, fan_out, stride=1)]
+        self.blocks = nn.Sequential(*blocks)
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.blocks(self.stem(x))
+        return features.mean((2, 3))
+
+
+class SmallCNN(Backbone):
+    """Three 3x3 convolutions, for images of 8x8 digits and the like; trains on a CPU in seconds."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.dim = 128
+        self.layers = nn.Sequential(
+            *(conv3x3(channels, 32), nn.BatchNorm2d(32), nn.ReLU()),
+            *(conv3x3(32, 64), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+            *(conv3x3(64, self.dim), nn.BatchNorm2d(self.dim), nn.ReLU()),
+        )
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x)
+        return features.mean((2, 3))
+
+
+@BACKBONES.register("resnet18")
+def resnet18(channels: int) -> Backbone:
+    return ResNet18(channels, width=64)
+
+
+@BACKBONES.register("resnet18-thin")
+def resnet18_thin(channels: int) -> Backbone:
+    return ResNet18(channels, width=16)
+
+
+@BACKBONES.register("small-cnn")
+def small_cnn(channels: int) -> Backbone:
+    return SmallCNN(channels)

@@ -1,0 +1,71 @@
+"""Class prototypes: means of features, carried from task to task (Eq. 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ipll.component import Component, Context
+from ipll.settings import check, check_choice, setting
+
+
+@dataclass(frozen=True)
+class PrototypeSettings:
+    gamma: float = setting(0.5, "weight of an old class's earlier prototype (Eq. 2)", "paper")
+    update: str = setting("task", "when prototypes are updated: at the end of each 'task' or of each 'epoch'")
+
+    def __post_init__(self) -> None:
+        check(0 <= self.gamma < 1, "prototypes.gamma", "be in [0, 1)", self.gamma)
+        check_choice("prototypes.update", self.update, ("task", "epoch"))
+
+
+class Prototypes(Component):
+    """mu_c for each class. P_c, the samples of a class, are those whose argmax over S_i is c, memory included.
+
+    A class without such a sample keeps the prototype it has; a new one falls back to the mean of features weighted
+    by p_ic, so that every class that has any weight has a prototype.
+    """
+
+    Settings = PrototypeSettings
+    mu: Tensor  # [capacity, dim]
+    known: Tensor  # [capacity] bool
+
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.register_buffer("mu", torch.zeros(ctx.capacity, ctx.network.dim, device=ctx.device))
+        self.register_buffer("known", torch.zeros(ctx.capacity, dtype=torch.bool, device=ctx.device))
+
+    def update(self, features: Tensor, predicted: Tensor, p: Tensor) -> None:
+        """Eq. 2 from features [n, dim], predicted classes [n] and soft targets [n, capacity]."""
+        members = torch.nn.functional.one_hot(predicted, self.ctx.capacity).to(features.dtype)
+        means, filled = weighted_means(features, members)
+        fallback, weighted = weighted_means(features, p)
+        gamma = self.settings.gamma
+        moved = torch.where(self.known[:, None], gamma * self.mu + (1 - gamma) * means, means)
+        first = (~filled & ~self.known & weighted)[:, None]
+        self.mu.copy_(torch.where(filled[:, None], moved, torch.where(first, fallback, self.mu)))
+        self.known |= filled | weighted
+
+    def distances(self, features: Tensor) -> Tensor:
+        """||phi(x_i) - mu_j||_2 -> [n, capacity]; infinite where class j has no prototype."""
+        return torch.cdist(features, self.mu).masked_fill(~self.known, torch.inf)
+
+    def _refresh(self) -> None:
+        self.update(self.ctx.pool_features(), self.ctx.pool_predictions(), self.ctx.pool.p)
+
+    def end_epoch(self) -> None:
+        if self.settings.update == "epoch":
+            self.ctx.forget_features()
+            self._refresh()
+
+    def end_task(self) -> None:
+        if self.settings.update == "task":
+            self._refresh()
+
+
+def weighted_means(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """-> the mean of features [n, dim] under each column of weights [n, k] as [k, dim], and which columns have any."""
+    total = weights.sum(dim=0)
+    return (weights.T @ features) / total.clamp_min(torch.finfo(features.dtype).tiny)[:, None], total > 0

@@ -1,0 +1,87 @@
+"""Live progress of a run: tasks, epochs, accuracy so far and time left."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ipll.config import Config
+from ipll.data.stream import Stream
+from ipll.learner import Position
+
+
+class Reporter(Protocol):
+    """Is told how a run goes. The default one says nothing."""
+
+    def begin(self, config: Config, stream: Stream, position: Position) -> None: ...
+    def step(self, position: Position, steps: int) -> None: ...
+    def task(self, record: dict[str, Any]) -> None: ...
+    def end(self) -> None: ...
+
+
+class Silent:
+    def begin(self, config: Config, stream: Stream, position: Position) -> None: ...
+    def step(self, position: Position, steps: int) -> None: ...
+    def task(self, record: dict[str, Any]) -> None: ...
+    def end(self) -> None: ...
+
+
+class LiveProgress:
+    """A bar where the console is a terminal; otherwise a line at each task's end."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[left]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.accuracies: list[float] = []
+
+    def begin(self, config: Config, stream: Stream, position: Position) -> None:
+        self.config, self.tasks = config, len(stream)
+        memory = next(p.settings.size if p.kind != "none" else 0 for p in config.parts if p.family == "memory")
+        self.work = [int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))]
+        self.start, self.started = self._done(position, 1), time.monotonic()
+        self.id = self.bar.add_task(config.method, total=1.0, left="")
+        self.bar.start()
+
+    def _done(self, position: Position, steps: int) -> float:
+        """The share of the whole work, counted in samples."""
+        epochs = self.config.train.epochs
+        within = (position.epoch + position.step / max(steps, 1)) / epochs if position.task < self.tasks else 0.0
+        current = self.work[position.task] if position.task < self.tasks else 0
+        return (sum(self.work[: position.task]) + min(within, 1.0) * current) / sum(self.work)
+
+    def step(self, position: Position, steps: int) -> None:
+        if not self.console.is_terminal:
+            return
+        done = self._done(position, steps)
+        elapsed = time.monotonic() - self.started
+        left = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
+        epoch = min(position.epoch + 1, self.config.train.epochs)
+        accuracy = f" · accuracy {sum(self.accuracies) / len(self.accuracies):.1f}" if self.accuracies else ""
+        self.bar.update(
+            self.id,
+            completed=done,
+            description=f"{self.config.method} · task {position.task + 1}/{self.tasks} · "
+            f"epoch {epoch}/{self.config.train.epochs}{accuracy}",
+            left=f"{int(left) // 60}:{int(left) % 60:02d} left",
+        )
+
+    def task(self, record: dict[str, Any]) -> None:
+        self.accuracies.append(record["accuracy"])
+        if not self.console.is_terminal:
+            self.console.print(
+                f"{self.config.method}: task {record['task'] + 1}/{self.tasks}, {record['seen_classes']} classes seen, "
+                f"accuracy {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}",
+                highlight=False,
+            )
+
+    def end(self) -> None:
+        self.bar.stop()

@@ -1,0 +1,47 @@
+"""The result of a run, as Python sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipll.results.folder import read_result
+
+
+class Result(Mapping[str, Any]):
+    """The fields of result.json, and the folder they lie in (None if the run left none)."""
+
+    def __init__(self, values: dict[str, Any], folder: Path | None = None) -> None:
+        self._values = values
+        self.folder = folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        return cls(read_result(Path(folder)), Path(folder))
+
+    @property
+    def average_incremental_accuracy(self) -> float:
+        """The mean over tasks of the accuracy on all classes seen so far, in percent."""
+        return float(self["average_incremental_accuracy"])
+
+    @property
+    def accuracy_per_task(self) -> list[float]:
+        return list(self["accuracy_per_task"])
+
+    @property
+    def last_accuracy(self) -> float:
+        return float(self["last_accuracy"])
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        what = f"{self['method']} on {self['preset']}, seed {self['seed']}"
+        return f"Result({what}: average incremental accuracy {self.average_incremental_accuracy:.2f})"

@@ -1,0 +1,226 @@
+"""Runs: from a configuration to a result, with checkpoints on the way."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ipll.config import Config, resolve
+from ipll.data.source import Source
+from ipll.data.sources import load_source
+from ipll.data.stream import Stream, Task
+from ipll.engine.checkpoint import Checkpoint
+from ipll.engine.device import describe, find_device, peak_memory
+from ipll.errors import ConfigError, Interrupted
+from ipll.evaluation.observer import Observer
+from ipll.learner import Learner, Position
+from ipll.results.folder import RunFolder, check_free
+from ipll.results.progress import Reporter, Silent
+from ipll.results.report import write_report
+from ipll.results.result import Result
+
+
+def run(
+    preset: str,
+    method: str = "pgdr",
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    config: str | Path | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    **settings: Any,
+) -> Result:
+    """Learns a whole stream and returns the result.
+
+    `settings` are the command line's --set, either as {"train.epochs": 5} or as train__epochs=5. With `out`, the run
+    is kept in that folder and can be stopped and resumed; without, nothing is written.
+    """
+    overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
+    chosen = find_device(device)
+    if out is not None:
+        check_free(Path(out), overwrite=overwrite)
+    source = load_source(resolved.data.source, Path(data_root) if data_root else None)
+    stream = Stream.build(source, resolved.stream, seed)
+    check_against(resolved, source)
+    folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
+    try:
+        if folder:
+            folder.begin(resolved, describe(chosen), stream)
+        return execute(resolved, source, stream, chosen, folder, reporter or Silent())
+    finally:
+        if folder:
+            folder.close()
+
+
+def resume(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Goes on with a run that was stopped, from its last checkpoint."""
+    chosen = find_device(device)
+    folder = RunFolder.reopen(Path(path))
+    try:
+        config = Config.load(folder.path / "config.toml")
+        stream = Stream.load(folder.path / "stream.npz")
+        source = load_source(config.data.source, Path(data_root) if data_root else None)
+        return execute(config, source, stream, chosen, folder, reporter or Silent())
+    finally:
+        folder.close()
+
+
+def check_against(config: Config, source: Source) -> None:
+    """Settings that only the data can judge."""
+    for part in config.parts:
+        if part.family == "memory" and part.kind != "none" and part.settings.size < source.classes:
+            raise ConfigError(
+                f"memory.size is {part.settings.size}, but {source.name} has {source.classes} classes: "
+                f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
+            )
+
+
+def execute(
+    config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Reporter
+) -> Result:
+    """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
+    return Execution(config, source, stream, device, folder, reporter).go()
+
+
+class Execution:
+    """One process's work on a run: drives the learner, tells observer and reporter, keeps checkpoints."""
+
+    def __init__(
+        self, config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None,
+        reporter: Reporter,
+    ) -> None:  # fmt: skip
+        self.started = self.kept = time.monotonic()
+        self.config, self.source, self.stream, self.device = config, source, stream, device
+        self.folder, self.reporter = folder, reporter
+        self.learner = Learner(
+            config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
+            device=device,
+        )  # fmt: skip
+        self.observer = Observer(source, stream, device)
+        self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
+        self.position = Position(0)
+        self.within = False  # does the position lie inside a task?
+        if folder and (found := folder.load_checkpoint()):
+            self._restore(found)
+        self.earlier = self.spent["wall_seconds"]
+
+    def go(self) -> Result:
+        with stop_requests(listen=self.folder is not None) as asked:
+            self.reporter.begin(self.config, self.stream, self.position)
+            try:
+                for t in range(self.position.task, len(self.stream)):
+                    self._learn(t, asked)
+            finally:
+                self.reporter.end()
+        return self._finish()
+
+    def _learn(self, t: int, asked: list[int]) -> None:
+        task = self._task(t)
+        tick = time.monotonic()
+        for position in self.learner.fit(task, self.position if self.within else None):
+            self.position, self.within = position, True
+            if position.step == 0:  # an epoch has ended
+                self.spent["train_seconds"] += time.monotonic() - tick
+                self.spent["epochs"] += 1
+                self.spent["samples"] += self.learner.steps * self.learner.batch_size
+                self._record(self.observer.after_epoch(self.learner, position))
+                tick = time.monotonic()
+            self.reporter.step(position, self.learner.steps)
+            if asked or time.monotonic() - self.kept > self.config.train.checkpoint_seconds:
+                self._keep()
+            if asked and self.folder:
+                raise Interrupted(f"Stopped. Resume with: ipll resume {self.folder.path}", signal=asked[0])
+        record = self.observer.after_task(self.learner)
+        self._record(record)
+        self.reporter.task(record)
+        self.position, self.within = Position(t + 1), False
+        self._keep()
+
+    def _task(self, t: int) -> Task:
+        return self.stream.make_task(t, self.source.train_samples)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        if self.folder:
+            self.folder.append_metrics(record)
+
+    def _keep(self) -> None:
+        if self.folder:
+            self.spent["wall_seconds"] = self._wall_seconds()
+            meta = {
+                "position": self.position,
+                "within": self.within,
+                "observer": self.observer.state,
+                "spent": self.spent,
+            }
+            self.folder.save_checkpoint(self.learner.tensors(), meta)
+            self.kept = time.monotonic()
+
+    def _restore(self, found: Checkpoint) -> None:
+        self.position, self.within = Position(*found.meta["position"]), found.meta["within"]
+        self.observer.state, self.spent = found.meta["observer"], found.meta["spent"]
+        if self.position.task < len(self.stream):
+            self.learner.restore(found.tensors, self._task(self.position.task), within=self.within)
+
+    def _wall_seconds(self) -> float:
+        return self.earlier + time.monotonic() - self.started
+
+    def _finish(self) -> Result:
+        train_seconds = max(self.spent["train_seconds"], 1e-9)
+        result = self.observer.result() | {
+            "preset": self.config.preset,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "epochs": self.config.train.epochs,
+            "config": self.config.to_table(),
+            "environment": describe(self.device),
+            "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
+            "samples_per_second": self.spent["samples"] / train_seconds,
+            "peak_memory_bytes": peak_memory(self.device),
+            "wall_seconds": self._wall_seconds(),
+        }
+        if self.folder:
+            gallery = self.observer.state["gallery"]
+            images = self.source.train_samples[[sample["id"] for sample in gallery]]
+            self.folder.finish(result, gallery, images)
+            write_report([self.folder.path], self.folder.path / "report.html")
+        return Result(result, self.folder.path if self.folder else None)
+
+
+@contextmanager
+def stop_requests(*, listen: bool) -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM instead of dying of them; a second one acts as usual. Only in the main thread."""
+    asked: list[int] = []
+    if not listen or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _frame: object) -> None:
+        asked.append(number)
+        signal.signal(number, previous[number])
+
+    for number in previous:
+        signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,75 @@
+"""Separation: which samples of a task look old, judged once, before training (Eq. 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ipll.component import Component
+from ipll.separation.mixture import lower_component
+from ipll.settings import check, check_choice, setting
+
+FEWEST = 10  # a mixture of two needs more samples than this
+
+
+@dataclass(frozen=True)
+class SeparationSettings:
+    alpha: float = setting(0.8, "a sample is judged old if its old-task probability exceeds this", "paper")
+    metric: str = setting("cosine", "distance to prototypes: 'euclidean' (Eq. 3 as written) or 'cosine'")
+    max_iter: int = setting(10, "most EM iterations of the mixture", "DivideMix's code")
+    tol: float = setting(1e-2, "EM stops when the bound gains less than this", "DivideMix's code")
+    reg: float = setting(5e-4, "added to the components' variances", "DivideMix's code")
+
+    def __post_init__(self) -> None:
+        check(0 <= self.alpha <= 1, "separation.alpha", "be in [0, 1]", self.alpha)
+        check_choice("separation.metric", self.metric, ("euclidean", "cosine"))
+        check(self.max_iter >= 1, "separation.max_iter", "be at least 1", self.max_iter)
+        check(self.tol >= 0, "separation.tol", "not be negative", self.tol)
+        check(self.reg > 0, "separation.reg", "be positive", self.reg)
+
+
+class Judgement(NamedTuple):
+    old: Tensor  # [n] bool: D_old
+    nearest: Tensor  # [n] int64: c*_i, the old candidate with the nearest prototype (0 where there is none)
+    probability: Tensor  # [n] float: w_i, 0 where there is no old candidate
+
+
+class Separation(Component):
+    """Base: a member gives a statistic e_i that is small for old samples; the mixture and threshold are shared."""
+
+    Settings = SeparationSettings
+    needs = frozenset({"prototypes"})
+    provides = frozenset({"separation"})
+
+    def statistic(self, features: Tensor, logits: Tensor, old_candidates: Tensor) -> Tensor:
+        """-> e_i [n], finite wherever a sample has an old candidate."""
+        raise NotImplementedError
+
+    def distances(self, features: Tensor, old_candidates: Tensor) -> Tensor:
+        """Distance to the prototype of each old candidate [n, capacity]; infinite for all other classes."""
+        prototypes = self.ctx.prototypes
+        if self.settings.metric == "cosine":
+            mu = torch.nn.functional.normalize(prototypes.mu, dim=1)
+            distances = torch.cdist(torch.nn.functional.normalize(features, dim=1), mu)
+        else:
+            distances = torch.cdist(features, prototypes.mu)
+        return distances.masked_fill(~(old_candidates & prototypes.known), torch.inf)
+
+    def judge(self, features: Tensor, logits: Tensor, candidates: Tensor) -> Judgement:
+        """Splits samples by features [n, dim], logits and original candidate sets [n, capacity]."""
+        settings = self.settings
+        old_candidates = candidates & self.ctx.old_mask
+        distances = self.distances(features, old_candidates)
+        measured = distances.isfinite().any(dim=1)  # the set A: samples with an old candidate that has a prototype
+        probability = torch.zeros_like(features[:, 0])
+        e = self.statistic(features, logits, old_candidates)[measured]
+        if len(e) > FEWEST and e.max() > e.min():
+            scaled = (e - e.min()) / (e.max() - e.min())
+            w = lower_component(scaled, max_iter=settings.max_iter, tol=settings.tol, reg=settings.reg)
+        else:
+            w = torch.ones_like(e)  # too few to fit: keep the old candidates, the safe side
+        probability[measured] = w.to(probability.dtype)
+        return Judgement(probability > settings.alpha, distances.argmin(dim=1), probability)

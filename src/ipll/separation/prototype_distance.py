@@ -1,0 +1,18 @@
+"""Separation by distance to the nearest prototype among a sample's old candidates (Eq. 3)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ipll.component import FAMILIES, Component
+from ipll.separation.base import Separation
+
+FAMILIES["separation"].register("none")(Component)
+
+
+@FAMILIES["separation"].register("prototype-distance")
+class PrototypeDistance(Separation):
+    """e_i = min over j in S_i and Y_{t-1} of ||phi(x_i) - mu_j||_2."""
+
+    def statistic(self, features: Tensor, logits: Tensor, old_candidates: Tensor) -> Tensor:
+        return self.distances(features, old_candidates).min(dim=1).values

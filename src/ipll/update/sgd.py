@@ -1,0 +1,51 @@
+"""Update rules: how a gradient step is made from a loss that can be asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ipll.component import FAMILIES, Component
+
+
+class Update(Component):
+    """Base: owns the optimiser of the phase that is being trained."""
+
+    optimiser: torch.optim.SGD
+
+    def begin_phase(self, parameters: Iterable[nn.Parameter], *, momentum: float, weight_decay: float) -> None:
+        """A fresh optimiser; the learning rate is set in each epoch."""
+        self.optimiser = torch.optim.SGD(list(parameters), lr=0.0, momentum=momentum, weight_decay=weight_decay)
+
+    def set_lr(self, lr: float) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+
+    def momenta(self) -> dict[int, Tensor]:
+        """The optimiser's whole state: parameter number -> momentum, for parameters that have one by now."""
+        weights = self.optimiser.param_groups[0]["params"]
+        state = {i: self.optimiser.state[w].get("momentum_buffer") for i, w in enumerate(weights)}
+        return {i: momentum for i, momentum in state.items() if momentum is not None}
+
+    def set_momenta(self, momenta: Mapping[int, Tensor]) -> None:
+        weights = self.optimiser.param_groups[0]["params"]
+        for i, momentum in momenta.items():
+            self.optimiser.state[weights[i]]["momentum_buffer"] = momentum.clone()
+
+    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+        """One step; `loss` runs the forward pass and may be called several times. -> the first loss, detached."""
+        raise NotImplementedError
+
+
+@FAMILIES["update"].register("sgd")
+class Sgd(Update):
+    """Stochastic gradient descent with momentum."""
+
+    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        return value.detach()
