@@ -20,7 +20,7 @@ from ipll.config import Config
 from ipll.data.augment import Views
 from ipll.data.loader import batches, training_rows, view_names
 from ipll.data.stream import Task
-from ipll.engine.device import use_bf16
+from ipll.engine.device import channels_last, use_bf16
 from ipll.engine.state import load_tensors, part_of
 from ipll.errors import RunError
 from ipll.memory.base import Memory
@@ -60,7 +60,7 @@ class Learner(nn.Module):
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
         bf16 = use_bf16(config.train.precision, ctx.device)
         network = Network(config.model, channels, classes, config.seed, bf16=bf16)
-        self.network = ctx.network = network.to(ctx.device, memory_format=torch.channels_last)
+        self.network = ctx.network = channels_last(network.to(ctx.device))
         self.teacher = ctx.teacher = copy.deepcopy(self.network).requires_grad_(False).eval()
         ctx.parts = assemble(config.parts, config.prototypes)
         self.parts = nn.ModuleList(ctx.parts)

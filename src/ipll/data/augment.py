@@ -80,14 +80,15 @@ def sim(config: AugmentConfig) -> View:
 def mild(config: AugmentConfig) -> View:
     """Resized crop, mirror, then three operations of fixed, mild strength, drawn with replacement (RandAugment).
 
-    The geometric ones are folded into the crop and sampled once: moving pixels and changing their colours one by one
-    commute. What a turned or shifted crop uncovers is shown where the image has it, and is black beyond the image.
+    The geometric ones are folded into the crop, and pixels are sampled once. Brightness, colour, posterize and solarize
+    act on each pixel alone, so they may as well come after; contrast, autocontrast and sharpness only nearly so. What a
+    turned or shifted crop uncovers is shown where the image has it, and is black beyond the image.
     """
 
     def apply(images: Tensor, crop: Tensor, mirror: Tensor, which: Tensor, side: Tensor) -> Tensor:
         height, width = images.shape[-2:]
-        operations = (which * len(OPERATIONS)).int().unbind(1)
-        signs = torch.where(side < 0.5, -1.0, 1.0).unbind(1)
+        operations = torch.split((which * len(OPERATIONS)).int(), 1, 1)
+        signs = torch.split(torch.where(side < 0.5, -1.0, 1.0), 1, 1)
         matrix = random_mirror(random_crop(crop, config.min_scale, height, width), mirror, config.flip)
         for operation, sign in zip(operations, signs, strict=True):
             matrix = ops.compose(matrix, mild_geometry(operation, sign, height, width))
@@ -105,8 +106,8 @@ def pad_crop(config: AugmentConfig) -> View:
 
     def apply(images: Tensor, places: Tensor, mirror: Tensor) -> Tensor:
         pads = [size // 8 for size in images.shape[-2:]]
-        down, right = ((places[:, k] * (2 * pad + 1)).long() - pad for k, pad in enumerate(pads))
-        return ops.reflect_shift(images, right, down, (mirror[:, 0] < 0.5) & config.flip)
+        down, right = ((places[:, k : k + 1] * (2 * pad + 1)).long() - pad for k, pad in enumerate(pads))
+        return ops.reflect_shift(images, right, down, (mirror < 0.5) & config.flip)
 
     return View((2, 1), apply)
 
@@ -126,20 +127,15 @@ def warp(config: AugmentConfig) -> View:
     """Strong view of digits and the like: turned, scaled, moved, brightness and contrast by 20 %, a small cutout."""
 
     def apply(images: Tensor, pose: Tensor, light: Tensor, hole: Tensor) -> Tensor:
-        angle, zoom, right, down = pose.unbind(1)
-        zero = torch.zeros_like(angle)
-        height, width = images.shape[-2:]
-        turn, right, down = (
-            between(angle, -1, 1) * math.radians(15),
-            between(right, -0.1, 0.1),
-            between(down, -0.1, 0.1),
-        )
-        matrix = ops.affine(height, width, turn, zero, zero, right, down)
-        images = ops.resample(images, matrix / between(zoom, 0.8, 1.1)[:, None, None], black=True)
-        bright, contrast = between(light, 0.8, 1.2).unbind(1)
+        turn, zoom, *moves = torch.split(pose, 1, 1)
+        right, down = (between(move, -0.1, 0.1) for move in moves)
+        angle, zoom, zero = between(turn, -1, 1) * math.radians(15), between(zoom, 0.8, 1.1), torch.zeros_like(zoom)
+        matrix = ops.affine(images.shape[-2], images.shape[-1], angle, zero, zero, right, down)
+        images = ops.resample(images, matrix / zoom[..., None], black=True)
+        bright, contrast = torch.split(between(light, 0.8, 1.2), 1, 1)
         offset = bright * ops.contrast_offset(images, contrast)
         images = ops.recolour(images, bright * contrast, offset, zero + 1, zero)
-        return ops.cutout(images, hole[:, 0], hole[:, 1], side=0.25)
+        return ops.cutout(images, hole[:, :1], hole[:, 1:], side=0.25)
 
     return View((4, 2, 2), apply)
 
@@ -178,7 +174,7 @@ class Views:
 
     def render(self, view: View, samples: Tensor, numbers: Tensor) -> Tensor:
         """The view of `samples` that `numbers` [n, sum of the view's draws] stand for."""
-        images = view.apply(samples.float(), *torch.split(numbers, view.draws, 1)) if view.draws else samples.float()
+        images = view.apply(samples.float(), *torch.split(numbers, list(view.draws), 1))
         return torch.addcmul(self.offset, images, self.scale)
 
     def _see(self, view: View, samples: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -190,6 +186,6 @@ class Views:
         numbers = torch.rand((len(samples), sum(view.draws)), generator=generator, device=samples.device)
         if samples.device.type != "cpu":
             return self.render(view, samples, numbers)
-        block = max(1, BLOCK // samples[:1].numel()) if len(samples) else 1
+        block = max(1, BLOCK // math.prod(samples.shape[1:]))
         parts = zip(torch.split(samples, block), torch.split(numbers, block), strict=True)
         return torch.cat([self.render(view, *part) for part in parts])

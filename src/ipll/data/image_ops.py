@@ -1,9 +1,9 @@
 """Image operations on a batch, each sample with parameters of its own; nothing here is random.
 
-Images are float tensors [n, channels, height, width] of grey levels 0 to 255, parameters are tensors [n]. Where Pillow
-has the operation, this is Pillow's, less its rounding to whole grey levels after every step. All of it is pointwise
-arithmetic, reductions and one `grid_sample`: no loop over samples, no shape that depends on the data, no constant that
-has to be copied to the device, so that it can be compiled and captured in a CUDA graph.
+Images are float tensors [n, channels, height, width] of grey levels 0 to 255, parameters are columns [n, 1] unless
+stated otherwise. Where Pillow has the operation, this is Pillow's, less its rounding to whole grey levels after every
+step. All of it is pointwise arithmetic, reductions and one `grid_sample`: no loop over samples, no shape that depends
+on the data, no constant that has to be copied to the device, so that it can be compiled and captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def affine(
     and a positive one moves the picture to the left or up (as the numbers of Pillow's `Image.transform` do).
     """
     cos, sin = torch.cos(angle), torch.sin(angle)
-    x = torch.stack((cos, (shear_x - sin) * (height / width), 2 * shift_x), 1)
-    y = torch.stack(((shear_y + sin) * (width / height), cos, 2 * shift_y), 1)
+    x = torch.cat((cos, (shear_x - sin) * (height / width), 2 * shift_x), 1)
+    y = torch.cat(((shear_y + sin) * (width / height), cos, 2 * shift_y), 1)
     return torch.stack((x, y), 1)
 
 
@@ -63,49 +63,48 @@ def resample(images: Tensor, matrix: Tensor, black: bool = False) -> Tensor:
 
 
 def reflect_shift(images: Tensor, right: Tensor, down: Tensor, mirror: Tensor) -> Tensor:
-    """Reads `right`, `down` pixels (whole numbers [n]) away, beyond the border reflected; mirrors where `mirror`."""
+    """Reads `right`, `down` pixels (whole numbers) away, beyond the border reflected; mirrors where `mirror` (bool)."""
     n, channels, height, width = images.shape
 
     def reflected(size: int, shift: Tensor) -> Tensor:
-        at = (torch.arange(size, device=images.device) + shift[:, None]).abs()
+        at = (torch.arange(size, device=images.device) + shift).abs()
         return size - 1 - (size - 1 - at).abs()
 
     x, y = reflected(width, right), reflected(height, down)
-    x = torch.where(mirror[:, None], x.flip(1), x)
+    x = torch.where(mirror, x.flip(1), x)
     index = (y[:, :, None] * width + x[:, None, :]).view(n, 1, -1).expand(-1, channels, -1)
     return images.flatten(2).gather(2, index).view_as(images)
 
 
 def mean_luma(images: Tensor) -> Tensor:
-    """-> [n], the mean grey level; where there are not three channels, the mean over all of them."""
+    """-> [n, 1], the mean grey level; where there are not three channels, the mean over all of them."""
     means = images.mean((2, 3))
     if images.shape[1] != 3:
-        return means.mean(1)
-    return LUMA[0] * means[:, 0] + LUMA[1] * means[:, 1] + LUMA[2] * means[:, 2]
+        return means.mean(1, keepdim=True)
+    return LUMA[0] * means[:, 0:1] + LUMA[1] * means[:, 1:2] + LUMA[2] * means[:, 2:3]
 
 
 def recolour(images: Tensor, gain: Tensor, offset: Tensor, chroma: Tensor, hue: Tensor) -> Tensor:
-    """gain * (luma + turned and scaled chroma) + offset, clamped; `gain` and `offset` are [n] or [n, channels].
+    """gain * (luma + turned and scaled chroma) + offset, clamped; `gain` and `offset` may be [n, channels].
 
     The colour difference to the luma is scaled by `chroma` (0 is grey, 1 as it was) and turned by `hue` radians in the
     YIQ plane. Turning in YIQ keeps the luma and is linear; HSV's hue turns by sectors. Without three channels there is
     no colour, and only gain and offset act.
     """
-    n, channels = images.shape[:2]
-    gain, offset = gain.view(n, -1, 1, 1), offset.view(n, -1, 1, 1)
-    if channels != 3:
+    gain, offset = gain[..., None, None], offset[..., None, None]
+    if images.shape[1] != 3:
         return torch.addcmul(offset, gain, images).clamp(0, WHITE)
     direct, turned = chroma * torch.cos(hue), chroma * torch.sin(hue)
     out = offset
     for source, weight in enumerate(LUMA):
         grey = weight - weight * direct
         column = [grey + turned * _QUARTER[c][source] + (direct if c == source else 0.0) for c in range(3)]
-        out = torch.addcmul(out, gain * torch.stack(column, 1)[..., None, None], images[:, source : source + 1])
+        out = torch.addcmul(out, gain * torch.cat(column, 1)[..., None, None], images[:, source : source + 1])
     return out.clamp(0, WHITE)
 
 
 def contrast_offset(images: Tensor, contrast: Tensor) -> Tensor:
-    """-> [n], the offset that goes with the gain `contrast`: it keeps the image's mean grey level where it is."""
+    """-> [n, 1], the offset that goes with the gain `contrast`: the image's mean grey level stays."""
     return (1 - contrast) * mean_luma(images)
 
 
@@ -118,10 +117,10 @@ def stretch(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
-    """Blends with the image smoothed by [1 1 1, 1 5 1, 1 1 1] / 13; 1 is as it was, border pixels stay (as in Pillow)."""
+    """Blends with the image smoothed by [1 1 1, 1 5 1, 1 1 1] / 13; 1 is as it was. Border pixels stay."""
     rows = images[:, :, :-2] + images[:, :, 1:-1] + images[:, :, 2:]
     box = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
-    difference = (box - 9 * images[:, :, 1:-1, 1:-1]) * ((1 - factor) / 13)[:, None, None, None]
+    difference = (box - 9 * images[:, :, 1:-1, 1:-1]) * ((1 - factor) / 13)[..., None, None]
     return (images + F.pad(difference, (1, 1, 1, 1))).clamp(0, WHITE)
 
 
@@ -133,7 +132,7 @@ def posterize(images: Tensor, bits: int) -> Tensor:
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """Inverts what is at or above the sample's `threshold` (a grey level)."""
-    return torch.where(images >= threshold[:, None, None, None], WHITE - images, images)
+    return torch.where(images >= threshold[..., None, None], WHITE - images, images)
 
 
 def cutout(images: Tensor, x: Tensor, y: Tensor, side: float) -> Tensor:
@@ -141,6 +140,6 @@ def cutout(images: Tensor, x: Tensor, y: Tensor, side: float) -> Tensor:
     height, width = images.shape[-2:]
     rows = (torch.arange(height, device=images.device) + 0.5) / height
     columns = (torch.arange(width, device=images.device) + 0.5) / width
-    in_rows = (rows - y[:, None]).abs() < side / 2
-    in_columns = (columns - x[:, None]).abs() < side / 2
+    in_rows = (rows - y).abs() < side / 2
+    in_columns = (columns - x).abs() < side / 2
     return images * ~(in_rows[:, :, None] & in_columns[:, None, :])[:, None]

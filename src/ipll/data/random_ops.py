@@ -33,17 +33,17 @@ def random_crop(numbers: Tensor, min_scale: float, height: int, width: int) -> T
     Area and ratio are drawn until the box fits, as in torchvision, from ATTEMPTS pairs; the last resort is the largest
     box of an allowed ratio. Boxes are not rounded to whole pixels: tiny images would have few distinct ones.
     """
-    scales, ratios, places = torch.split(numbers, (ATTEMPTS, ATTEMPTS, 2), 1)
+    scales, ratios, places = torch.split(numbers, [ATTEMPTS, ATTEMPTS, 2], 1)
     areas = between(scales, min_scale, 1)
     ratios = torch.exp(between(ratios, -1, 1) * math.log(4 / 3)) * (height / width)
     widths = F.pad(torch.sqrt(areas * ratios), (0, 1), value=min(1, 4 / 3 * height / width))
     heights = F.pad(torch.sqrt(areas / ratios), (0, 1), value=min(1, 4 / 3 * width / height))
     fits = (widths <= 1) & (heights <= 1)
     first = fits.int().argmax(1, keepdim=True)
-    w, h = widths.gather(1, first)[:, 0], heights.gather(1, first)[:, 0]
+    w, h = widths.gather(1, first), heights.gather(1, first)
+    x, y = torch.split(between(places, -1, 1), 1, 1)
     zero = torch.zeros_like(w)
-    x, y = between(places, -1, 1).unbind(1)
-    return torch.stack((torch.stack((w, zero, (1 - w) * x), 1), torch.stack((zero, h, (1 - h) * y), 1)), 1)
+    return torch.stack((torch.cat((w, zero, (1 - w) * x), 1), torch.cat((zero, h, (1 - h) * y), 1)), 1)
 
 
 def random_mirror(matrix: Tensor, numbers: Tensor, flip: bool) -> Tensor:
@@ -56,28 +56,25 @@ def random_mirror(matrix: Tensor, numbers: Tensor, flip: bool) -> Tensor:
 
 def random_jitter(images: Tensor, numbers: Tensor) -> Tensor:
     """ColorJitter(.4, .4, .4, .1) with probability .8, the four steps in a random order per sample; [n, JITTER]."""
-    applied = numbers[:, 0] < 0.8
-    bright, contrast, chroma = (torch.where(applied, between(numbers[:, k], 0.6, 1.4), 1.0) for k in (1, 2, 3))
-    hue = torch.where(applied, between(numbers[:, 4], -0.1, 0.1) * math.tau, 0.0)
-    for step in torch.argsort(numbers[:, 5:], 1).unbind(1):
-        stretched = torch.where(step == 1, contrast, 1.0)
-        gain = torch.where(step == 0, bright, stretched)
-        offset = ops.contrast_offset(images, stretched)
-        images = ops.recolour(
-            images, gain, offset, torch.where(step == 2, chroma, 1.0), torch.where(step == 3, hue, 0.0)
-        )
+    applied = numbers[:, :1] < 0.8
+    bright, contrast, chroma = torch.split(torch.where(applied, between(numbers[:, 1:4], 0.6, 1.4), 1.0), 1, 1)
+    hue = torch.where(applied, between(numbers[:, 4:5], -0.1, 0.1) * math.tau, 0.0)
+    for step in torch.split(torch.argsort(numbers[:, 5:], 1), 1, 1):
+        now = torch.where(step == 1, contrast, 1.0)
+        gain, offset = torch.where(step == 0, bright, now), ops.contrast_offset(images, now)
+        colour, turn = torch.where(step == 2, chroma, 1.0), torch.where(step == 3, hue, 0.0)
+        images = ops.recolour(images, gain, offset, colour, turn)
     return images
 
 
 def random_grey(images: Tensor, numbers: Tensor) -> Tensor:
     """Takes the colour away with probability .2, by `numbers` [n, 1]."""
-    chroma = torch.where(numbers[:, 0] < 0.2, 0.0, 1.0)
-    same = torch.ones_like(chroma)
-    return ops.recolour(images, same, 1 - same, chroma, 1 - same)
+    one, zero = torch.ones_like(numbers), torch.zeros_like(numbers)
+    return ops.recolour(images, one, zero, torch.where(numbers < 0.2, zero, one), zero)
 
 
-def only(operation: Tensor, name: str, value: Tensor | float, otherwise: float) -> Tensor:
-    """-> [n], `value` where the sample's operation is `name`."""
+def only(operation: Tensor, name: str, value: Tensor | float, otherwise: Tensor | float) -> Tensor:
+    """`value` where the sample's operation (its place in OPERATIONS, [n, 1]) is `name`."""
     return torch.where(operation == OPERATIONS.index(name), value, otherwise)
 
 
@@ -96,15 +93,9 @@ def mild_colour(images: Tensor, operation: Tensor, sign: Tensor) -> Tensor:
     gain = only(operation, "brightness", factor, 1.0) * contrast
     offset = ops.contrast_offset(images, contrast)
     full_gain, full_offset = ops.stretch(images)
-    auto = (operation == OPERATIONS.index("autocontrast"))[:, None]
-    images = ops.recolour(
-        images,
-        torch.where(auto, full_gain, gain[:, None]),
-        torch.where(auto, full_offset, offset[:, None]),
-        only(operation, "colour", factor, 1.0),
-        torch.zeros_like(factor),
-    )
+    gain = only(operation, "autocontrast", full_gain, gain)
+    offset = only(operation, "autocontrast", full_offset, offset)
+    images = ops.recolour(images, gain, offset, only(operation, "colour", factor, 1.0), torch.zeros_like(factor))
     images = ops.sharpen(images, only(operation, "sharpness", factor, 1.0))
-    coarse = (operation == OPERATIONS.index("posterize"))[:, None, None, None]
-    images = torch.where(coarse, ops.posterize(images, 5), images)
+    images = only(operation[..., None, None], "posterize", ops.posterize(images, 5), images)
     return ops.solarize(images, only(operation, "solarize", 0.83 * ops.WHITE, math.inf))

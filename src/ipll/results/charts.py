@@ -21,7 +21,7 @@ MARKERS = (
     "M0 5 4.8-3.6h-9.6z",  # triangle on its head
     "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",  # plus
 )
-LETTER = 7.0  # px: the width of a letter, on the wide side
+LETTER = 7.8  # px: the width of a letter, on the wide side
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,16 @@ def shorten(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def percent_bounds(values: Iterable[float | None]) -> tuple[int, int]:
-    """The range of a percentage axis around `values`, on whole tens, at least 20 wide."""
+def percent_ticks(values: Iterable[float | None]) -> range:
+    """The ticks of a percentage axis that holds `values`: round numbers, at most seven, at least 10 points in all."""
     known = [value for value in values if value is not None] or [0.0, 100.0]
-    step = 10 if max(known) - min(known) <= 40 else 20
-    low, high = step * math.floor(min(known) / step), step * math.ceil(max(known) / step)
-    if high - low < 20:
-        low, high = (high - 20, high) if high >= 20 else (0, 20)
-    return low, high
+    highest = max(10.0, *known)
+    lowest = min(highest - 10.0, *known)
+    for step in (2, 5, 10, 20):
+        low, high = step * math.floor(lowest / step), step * math.ceil(highest / step)
+        if high - low <= 6 * step:
+            break
+    return range(low, high + 1, step)
 
 
 def line_chart(
@@ -52,7 +54,7 @@ def line_chart(
     *,
     title: str,
     unit: str,
-    bounds: tuple[int, int],
+    ticks: range,
     width: int = 420,
     height: int = 250,
     kind: str = "",
@@ -63,7 +65,7 @@ def line_chart(
     names = [shorten(line.name, 22) for line in series]
     left, top, bottom = 40, 46, height - 44
     right = width - (24 + int(LETTER * max(map(len, names))) if end_labels else 16)
-    low, high = bounds
+    low, high = ticks[0], ticks[-1]
 
     def x(task: int) -> float:
         return left + 12 + (right - left - 24) * (task / (tasks - 1) if tasks > 1 else 0.5)
@@ -73,7 +75,7 @@ def line_chart(
 
     svg = _svg(kind, title, "; ".join(map(_in_words, series)), width, height)
     _text(svg, 0, 14, unit, "axis")
-    for tick in range(low, high + 1, 10 if high - low <= 50 else 20):
+    for tick in ticks:
         _add(svg, "line", {"class": "grid", "x1": left, "x2": right, "y1": y(tick), "y2": y(tick)})
         _text(svg, left - 8, y(tick) + 4, str(tick), "end")
     every = math.ceil(tasks / max((right - left) // 28, 1))
@@ -117,7 +119,7 @@ def spread(positions: Sequence[float], gap: float, most: float) -> list[float]:
 def heat_map(matrix: Sequence[Sequence[float | None]], *, title: str) -> str:
     """Percentages [task learnt, classes' task]; the number stands in each cell, so colour only helps."""
     tasks = len(matrix)
-    cell, left, top = (40 if tasks <= 10 else 30), 66, 44
+    cell, left, top = (36 if tasks <= 10 else 30), 66, 44
     size = tasks * cell
     words = "; ".join(
         f"after task {row + 1}: " + ", ".join(f"{value:.0f}" for value in values if value is not None)
@@ -160,7 +162,9 @@ def prior_chart(
         if c in (0, old):
             _text(svg, left, y - 6, "old classes" if c < old else "new classes", "axis")
         _text(svg, left - 8, y + 12, name, "end")
-        bar = _add(svg, "rect", {"class": "bar", "x": left, "y": y + 3, "width": x(predicted[c]) - left, "height": row - 6})
+        bar = _add(
+            svg, "rect", {"class": "bar", "x": left, "y": y + 3, "width": x(predicted[c]) - left, "height": row - 6}
+        )
         _add(bar, "title").text = f"{names[c]}: predicted {predicted[c]}, true {true[c]}"
         _add(svg, "line", {"class": "true", "x1": x(true[c]), "x2": x(true[c]), "y1": y + 1, "y2": y + row - 1})
     _add(svg, "line", {"class": "grid", "x1": left, "x2": right, "y1": bottom + 4, "y2": bottom + 4})

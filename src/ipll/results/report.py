@@ -65,7 +65,8 @@ def write_report(runs: Sequence[Path], out: Path) -> None:
     """Reads the folders of finished runs and writes one page that shows them, side by side if there are several."""
     if not runs:
         raise RunError("a report needs at least one run: name the folder of a finished run.")
-    write_text(out, render([Path(run) for run in runs]))
+    page = render([Path(run) for run in runs])
+    write_text(out, page.encode("utf-8", "replace").decode("utf-8"))  # folder names need not be valid Unicode
 
 
 def render(folders: Sequence[Path]) -> str:
@@ -90,7 +91,9 @@ def render(folders: Sequence[Path]) -> str:
         disambiguation=_disambiguation_charts(runs),
         comparison=_comparison(runs),
         per_task=PER_TASK,
-        matrices=[charts.heat_map(run.result["accuracy_matrix"], title=f"Accuracy matrix of {run.name}") for run in runs],
+        matrices=[
+            charts.heat_map(run.result["accuracy_matrix"], title=f"Accuracy matrix of {run.name}") for run in runs
+        ],
         priors=[(run, _prior_charts(run)) for run in runs if run.result["class_prior"]],
         differing=[row for row in settings if len(set(row[1])) > 1],
         settings=settings,
@@ -143,12 +146,12 @@ def _sentence(result: Mapping[str, Any]) -> str:
         "uniform": f"each other {others} seen so far joins it with probability q = {stream['q']:g}",
         "banded": "each of the five classes that arrived just before it joins with a probability from 0.5 to 0.1",
     }.get(stream["candidates"], f"others join it by the rule “{stream['candidates']}” with q = {stream['q']:g}")
-    late = f"{stream['blurry']:g} % of each class arrives late, spread over the tasks after its own"
+    late = "that part of each class arrives only after its own task" if stream["blurry"] else "no class arrives late"
     return (
         f"{len(result['class_names'])} classes of {result['config']['data']['source']} arrive in "
-        f"{tasks} task{'s' if tasks > 1 else ''}, and the learner spends {result['epochs']} epochs on each. "
+        f"{tasks} {'tasks' if tasks > 1 else 'task'}, {result['epochs']} epochs each. "
         f"A sample comes with a set of candidate labels instead of its true one: the true label is in it, and {flips}. "
-        f"{late if stream['blurry'] else 'Every class arrives whole, in its own task'} (the blurry share)."
+        f"The blurry share is {stream['blurry']:g} %: {late}."
     )
 
 
@@ -160,14 +163,14 @@ def _chart(runs: Sequence[Run], key: str, title: str, **options: Any) -> str | N
     return charts.line_chart(series, title=title, **options)
 
 
-def _bounds(runs: Sequence[Run], *keys: str) -> tuple[int, int]:
-    return charts.percent_bounds(value for run in runs for key in keys for value in run.result[key])
+def _ticks(runs: Sequence[Run], *keys: str) -> range:
+    return charts.percent_ticks(value for run in runs for key in keys for value in run.result[key])
 
 
 def _accuracy_charts(runs: Sequence[Run]) -> dict[str, str | None]:
     key, title, unit = "accuracy_per_task", "Accuracy on all classes seen so far, after each task", "accuracy, %"
-    every = {"bounds": _bounds(runs, key), "unit": unit}
-    parts = {"bounds": _bounds(runs, "old_accuracy_per_task", "new_accuracy_per_task"), "unit": unit}
+    every = {"ticks": _ticks(runs, key), "unit": unit}
+    parts = {"ticks": _ticks(runs, "old_accuracy_per_task", "new_accuracy_per_task"), "unit": unit}
     return {
         "wide": _chart(runs, key, title, width=912, height=360, kind="wide", end_labels=len(runs) > 1, **every),
         "narrow": _chart(runs, key, title, width=340, height=290, kind="narrow", **every),
@@ -184,12 +187,12 @@ def _disambiguation_charts(runs: Sequence[Run]) -> list[dict[str, Any]]:
         "Old recall": ("separation_old_recall_per_task", "the task's samples of old classes that were judged old"),
         "New recall": ("separation_new_recall_per_task", "the task's samples of new classes that were judged new"),
     }
-    bounds = _bounds(runs, *(key for key, _ in metrics.values()))
+    ticks = _ticks(runs, *(key for key, _ in metrics.values()))
     return [
         {
             "title": title,
             "meaning": meaning,
-            "chart": _chart(runs, key, title, unit="share, %", bounds=bounds),
+            "chart": _chart(runs, key, title, unit="share, %", ticks=ticks),
             "without": [run.name for run in runs if all(value is None for value in run.result[key])],
         }
         for title, (key, meaning) in metrics.items()

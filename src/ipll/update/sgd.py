@@ -17,7 +17,9 @@ class Update(Component):
 
     def begin_phase(self, parameters: Iterable[nn.Parameter], *, momentum: float, weight_decay: float) -> None:
         """A fresh optimiser; the learning rate is set in each epoch."""
-        self.optimiser = torch.optim.SGD(list(parameters), lr=0.0, momentum=momentum, weight_decay=weight_decay)
+        weights = list(parameters)
+        fused = weights[0].is_cuda
+        self.optimiser = torch.optim.SGD(weights, lr=0.0, momentum=momentum, weight_decay=weight_decay, fused=fused)
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimiser.param_groups:
