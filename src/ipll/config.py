@@ -105,7 +105,11 @@ class Config:
         sections = {name: build(kind, name, values.get(name, {})) for name, kind in SECTIONS.items()}
         parts = tuple(part for family in FAMILIES for part in _parts(family, values.get(family, {})))
         return cls(
-            preset=str(values["preset"]), method=str(values["method"]), seed=int(values["seed"]), parts=parts, **sections
+            preset=str(values["preset"]),
+            method=str(values["method"]),
+            seed=int(values["seed"]),
+            parts=parts,
+            **sections,
         )
 
     def save(self, path: Path) -> None:

@@ -22,7 +22,5 @@ def numpy_generator(seed: int, purpose: str, *where: int | str) -> np.random.Gen
     return np.random.Generator(np.random.PCG64(key(seed, purpose, *where)))
 
 
-def torch_generator(
-    seed: int, purpose: str, *where: int | str, device: torch.device | str = "cpu"
-) -> torch.Generator:
+def torch_generator(seed: int, purpose: str, *where: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     return torch.Generator(device).manual_seed(key(seed, purpose, *where))

@@ -10,6 +10,7 @@ import socket
 import tarfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -269,3 +270,11 @@ def test_unsafe_or_foreign_archive(tmp_path: Path, name: str) -> None:
     assert os.listdir(folder) == []
     assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "root"]
     assert not Path("/tmp/ipll-outside").exists()
+
+
+def test_two_processes_that_want_the_same_file_fetch_it_once(server: Server, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: fetch(server.url, tmp_path / "data.tar.gz", MD5), range(4)))
+    assert {path.read_bytes() for path in paths} == {CONTENT}
+    assert len(server.ranges) == 1
+    assert os.listdir(tmp_path) == ["data.tar.gz"]

@@ -26,8 +26,8 @@ def test_resnet18_has_the_parameters_of_the_cifar_resnet18() -> None:
         ("resnet18", (2, 3, 32, 32), 512),
         ("resnet18-thin", (2, 3, 32, 32), 128),
         ("resnet18-thin", (2, 1, 28, 28), 128),
-        ("small-cnn", (2, 1, 8, 8), 128),
-        ("small-cnn", (2, 3, 32, 32), 128),
+        ("small-cnn", (2, 1, 8, 8), 64),
+        ("small-cnn", (2, 3, 32, 32), 64),
     ],
 )
 def test_features(name: str, shape: tuple[int, ...], dim: int) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from ipll.engine.files import one_at_a_time
 from ipll.errors import DataError
 
 ATTEMPTS = 5
@@ -51,17 +52,21 @@ def fetch(url: str, destination: Path, checksum: str, progress: bool = True) -> 
     part = destination.with_name(destination.name + ".part")
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
-        _attempts(url, part, progress, advice=_advice(destination))
-        found = _checksum(part, checksum)
-        if found != checksum:
-            part.unlink()
-            raise DataError(
-                f"what came from {url} has checksum {found}, expected {checksum}. It was removed; try again."
-            )
-        os.replace(part, destination)
+        with one_at_a_time(destination.with_name(f".{destination.name}.lock")):
+            if not destination.exists():  # no other process has fetched it meanwhile
+                _fetch(url, part, destination, checksum, progress)
+        return destination
     except OSError as error:  # of the disk: those of the network are dealt with where they arise
         raise DataError(f"cannot write {part}: {error.strerror or error}. {_advice(destination)}") from error
-    return destination
+
+
+def _fetch(url: str, part: Path, destination: Path, checksum: str, progress: bool) -> None:
+    _attempts(url, part, progress, advice=_advice(destination))
+    found = _checksum(part, checksum)
+    if found != checksum:
+        part.unlink()
+        raise DataError(f"what came from {url} has checksum {found}, expected {checksum}. It was removed; try again.")
+    os.replace(part, destination)
 
 
 def extract(archive: Path, into: Path) -> Path:
@@ -72,7 +77,9 @@ def extract(archive: Path, into: Path) -> Path:
     try:
         with tempfile.TemporaryDirectory(prefix=f"{into.name}.", suffix=".tmp", dir=into.parent) as temporary:
             with tarfile.open(archive, "r:gz") as tar:
-                tar.extractall(temporary, filter="data")
+                # Python 3.11 before 3.11.4 has no filters; the archive's checksum has been verified there all the same.
+                tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+                tar.extractall(temporary)
             unpacked = Path(temporary, into.name)
             if not unpacked.is_dir():
                 raise DataError(f"{archive} holds no folder '{into.name}'. Delete it and fetch it again.")

@@ -19,7 +19,9 @@ from ipll.settings import check, check_choice, setting
 class PgdrSettings:
     beta_start: float = setting(0.8, "momentum of the pseudo-labels in a task's first epoch (Eq. 6)", "paper")
     beta_end: float = setting(0.6, "and in its last; linear in between", "paper")
-    empty_set: str = setting("old", "a sample without a new candidate: 'old' (it joins D_old) or 'restore' (it keeps S_i)")
+    empty_set: str = setting(
+        "old", "a sample without a new candidate: 'old' (it joins D_old) or 'restore' (it keeps S_i)"
+    )
     memory_targets: str = setting("update", "pseudo-labels of memory samples: 'update' or 'freeze'")
 
     def __post_init__(self) -> None:

@@ -23,7 +23,9 @@ def find_device(name: str) -> torch.device:
     """'auto' -> CUDA where there is one, else the CPU."""
     check_choice("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: PyTorch finds no CUDA device here. Use --device cpu, or install a CUDA build.")
+        raise ConfigError(
+            "--device cuda: PyTorch finds no CUDA device here. Use --device cpu, or install a CUDA build."
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)

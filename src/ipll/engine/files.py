@@ -4,9 +4,48 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+def lock(path: Path, *, wait: bool) -> IO[str]:
+    """Opens `path` and locks it until it is closed or the process ends, however it ends. Its text names the owner.
+
+    Without `wait`, BlockingIOError where another process has it.
+    """
+    file = path.open("a+", encoding="utf-8")
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            file.close()
+            raise
+    file.seek(0)
+    file.truncate()
+    file.write(f"process {os.getpid()}")
+    file.flush()
+    return file
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Processes that use the same lock file wait for each other; the last one leaves no file behind."""
+    while True:
+        with lock(path, wait=True) as file:
+            if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+                continue  # the one before us has removed the file that we waited for
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

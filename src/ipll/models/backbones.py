@@ -89,11 +89,11 @@ class SmallCNN(Backbone):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.dim = 128
+        self.dim = 64
         self.layers = nn.Sequential(
-            *(conv3x3(channels, 32), nn.BatchNorm2d(32), nn.ReLU()),
-            *(conv3x3(32, 64), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
-            *(conv3x3(64, self.dim), nn.BatchNorm2d(self.dim), nn.ReLU()),
+            *(conv3x3(channels, 16), nn.BatchNorm2d(16), nn.ReLU()),
+            *(conv3x3(16, 32, stride=2), nn.BatchNorm2d(32), nn.ReLU()),
+            *(conv3x3(32, self.dim), nn.BatchNorm2d(self.dim), nn.ReLU()),
         )
         initialise(self)
 

@@ -35,7 +35,7 @@ class ModelConfig:
 
 
 class LinearHead(nn.Module):
-    """A linear head of fixed capacity. Unborn rows are zero and masked: no gradient, nothing for weight decay to eat."""
+    """A linear head of fixed capacity. Unborn rows are zero and masked: no gradient, nothing for weight decay."""
 
     born: Tensor  # [capacity] bool
 

@@ -7,7 +7,6 @@ checkpoints; result.json is written last, at once: where it is, the run is done.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import IO, Any
@@ -17,13 +16,8 @@ import numpy as np
 from ipll.config import Config
 from ipll.data.stream import Stream
 from ipll.engine import checkpoint
-from ipll.engine.files import write_atomically, write_json, write_text
+from ipll.engine.files import lock, write_atomically, write_json, write_text
 from ipll.errors import RunError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 class RunFolder:
@@ -124,17 +118,9 @@ def _save_gallery(path: Path, gallery: list[dict[str, Any]], images: Any) -> Non
 
 
 def _lock(path: Path) -> IO[str]:
-    file = (path / ".lock").open("a+", encoding="utf-8")
+    file = path / ".lock"
     try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        owner = file.read().strip() or "another process"
-        file.close()
+        return lock(file, wait=False)
+    except BlockingIOError:
+        owner = file.read_text(encoding="utf-8") or "another process"
         raise RunError(f"{path}: {owner} is working on this run. Wait for it, or choose another --out.") from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()}")
-    file.flush()
-    return file

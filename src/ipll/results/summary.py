@@ -16,16 +16,16 @@ from ipll.settings import describe
 
 def compare(results: Sequence[Result]) -> Table:
     """Accuracy on all classes seen so far after each task, one column a run."""
-    first = results[0]
+    first = max(results, key=lambda result: len(result["accuracy_per_task"]))
     table = Table(title=f"{first['preset']}: accuracy on all classes seen so far, in %")
     table.add_column("after task", justify="right")
     table.add_column("classes", justify="right")
     for result in results:
         table.add_column(str(result["method"]), justify="right")
     for t in range(len(first["accuracy_per_task"])):
-        seen = sum(1 for value in first["accuracy_matrix"][t] if value is not None)
-        classes = first["seen_classes_per_task"][t]
-        table.add_row(str(seen), str(classes), *(f"{result['accuracy_per_task'][t]:.1f}" for result in results))
+        cells = [result["accuracy_per_task"][t : t + 1] for result in results]
+        shown = (f"{cell[0]:.1f}" if cell else "" for cell in cells)
+        table.add_row(str(t + 1), str(first["seen_classes_per_task"][t]), *shown)
     table.add_section()
     rows = {
         "average": "average_incremental_accuracy",

@@ -1,0 +1,62 @@
+"""The optimiser: cosine learning rate, anew in every task, and SGD with momentum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+from live import Live, array
+
+from ipll.learner import Learner
+
+
+def rate(learner: Learner) -> float:
+    (group,) = learner.update.optimiser.param_groups
+    return float(group["lr"])
+
+
+@pytest.mark.parametrize(("schedule", "epochs"), [("cosine", 4), ("cosine", 1), ("constant", 3)])
+def test_the_learning_rate_falls_to_0_over_each_tasks_epochs(live: Live, schedule: str, epochs: int) -> None:
+    learner = live.learner(train__schedule=schedule, train__epochs=epochs, train__lr=0.02, train__steps_per_epoch=2)
+    for t in range(2):
+        rates = [(step.epoch, rate(learner)) for step in live.steps(learner, t)]
+        expected = [reference.cosine_lr(e, epochs, 0.02) if schedule == "cosine" else 0.02 for e in range(epochs)]
+        assert [epoch for epoch, _ in rates] == [e for e in range(epochs) for _ in range(2)]
+        np.testing.assert_allclose([lr for _, lr in rates], np.repeat(expected, 2), rtol=1e-12)
+    assert reference.cosine_lr(epochs, epochs, 0.02) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("buffers", ["fresh", "carried"])
+def test_steps_of_sgd(live: Live, buffers: str) -> None:
+    """Every parameter, over two tasks: velocities start anew in a task, or go on from the last."""
+    learner = live.learner(train__momentum_buffers=buffers, train__weight_decay=0.01, train__epochs=2)
+    weights = list(learner.network.parameters())
+    velocities: list[np.ndarray | None] = [None] * len(weights)
+    for t in range(2):
+        if buffers == "fresh":
+            velocities = [None] * len(weights)
+        for step in live.steps(learner, t):
+            lr = reference.cosine_lr(step.epoch, 2, learner.config.train.lr)
+            for i, (before, weight) in enumerate(zip(step.network.parameters(), weights, strict=True)):
+                assert weight.grad is not None
+                expected, velocities[i] = reference.sgd(
+                    array(before), array(weight.grad), velocities[i], lr=lr, momentum=0.9, decay=0.01
+                )
+                np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-4, atol=1e-6)
+        assert len(learner.update.optimiser.state) == len(weights)
+
+
+@pytest.mark.parametrize("buffers", ["fresh", "carried"])
+def test_velocities_between_tasks_survive_a_resume_only_if_they_are_carried(live: Live, buffers: str) -> None:
+    finished = live.learner(learnt=1, train__momentum_buffers=buffers)
+    resumed = live.learner(train__momentum_buffers=buffers)
+    resumed.restore(finished.tensors(), live.task(finished, 1), within=False)
+    step = next(live.steps(resumed, 1))
+    carried = finished.update.momenta()
+    decay = finished.config.train.weight_decay
+    velocities = resumed.update.momenta()
+    for i, (before, weight) in enumerate(zip(step.network.parameters(), resumed.network.parameters(), strict=True)):
+        assert weight.grad is not None
+        earlier = array(carried[i]) if buffers == "carried" else None
+        _, expected = reference.sgd(array(before), array(weight.grad), earlier, lr=0, momentum=0.9, decay=decay)
+        np.testing.assert_allclose(velocities[i].numpy(), expected, rtol=1e-4, atol=1e-6)

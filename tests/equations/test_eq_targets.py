@@ -1,0 +1,197 @@
+"""Eqs. 5 and 6, and PRODEN's rule: soft targets, when they change, and which of them the loss sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from live import Live, Step, array, as_sets, bare_context, random_sets
+from torch import Tensor
+
+from ipll.component import Batch, uniform_over
+from ipll.disambiguation.base import Uniform
+from ipll.disambiguation.pgdr import Pgdr, PgdrSettings
+from ipll.disambiguation.proden import Proden
+from ipll.models.network import Output
+
+N, CLASSES = 40, 8
+
+
+def problem(seed: int) -> tuple[Batch, dict[str, Output]]:
+    """-> a batch whose stored targets lie anywhere in S_i, half of it from memory, and the network's outputs."""
+    rng = np.random.default_rng(seed)
+    sets = random_sets(rng, N, CLASSES)
+    p = torch.from_numpy(rng.random((N, CLASSES))).float() * sets * random_sets(rng, N, CLASSES, q=0.5)
+    p = torch.where(p.sum(dim=1, keepdim=True) > 0, p, sets.float())
+    batch = Batch(torch.arange(N), sets, p / p.sum(dim=1, keepdim=True), torch.arange(N) >= N // 2, {})
+    weak, strong = (torch.from_numpy(rng.normal(scale=2, size=(N, CLASSES))).float() for _ in range(2))
+    return batch, {"weak": Output(weak, weak, weak), "strong": Output(strong, strong, strong)}
+
+
+def pgdr(epoch: int = 0, epochs: int = 1, **settings: Any) -> Pgdr:
+    ctx = bare_context(classes=CLASSES, dim=2, old=0, seen=CLASSES)
+    part = Pgdr(PgdrSettings(**settings))
+    part.build(ctx)
+    ctx.epoch, ctx.epochs = epoch, epochs
+    part.begin_epoch()
+    return part
+
+
+def test_eq5_uniform() -> None:
+    sets = random_sets(np.random.default_rng(0), N, CLASSES)
+    for row, s in zip(uniform_over(sets), as_sets(sets), strict=True):
+        np.testing.assert_allclose(row.numpy(), reference.uniform(s, CLASSES), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("epoch", "epochs"), [(0, 5), (2, 5), (4, 5), (0, 1)])
+def test_eq6_momentum(epoch: int, epochs: int) -> None:
+    """The argmax is over S_i on the weak view; the result is both used and stored; p itself is left alone."""
+    part = pgdr(epoch, epochs)
+    beta = reference.beta_at(epoch, epochs, 0.8, 0.6)
+    batch, out = problem(epoch)
+    before = batch.p.clone()
+    use, store = part.targets(batch.p, out, batch)
+    assert torch.equal(batch.p, before)
+    assert torch.equal(use, store)
+    returned = 0
+    for i, s in enumerate(as_sets(batch.candidates)):
+        scores = array(out["weak"].logits[i])
+        expected = reference.momentum_target(array(before[i]), scores, s, beta)
+        np.testing.assert_allclose(use[i].numpy(), expected, atol=1e-6)
+        returned += int(before[i, reference.argmax_within(scores, s)] == 0)
+    assert returned > 0  # the original set: classes without any weight so far come back
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "epochs", "ramp"),
+    [
+        (0.8, 0.6, 5, [0.8, 0.75, 0.7, 0.65, 0.6]),
+        (0.8, 0.6, 2, [0.8, 0.6]),
+        (0.8, 0.6, 1, [0.8]),
+        (0.4, 0.4, 3, [0.4, 0.4, 0.4]),
+        (0.0, 1.0, 3, [0.0, 0.5, 1.0]),
+    ],
+)
+def test_beta_falls_in_a_line_over_a_tasks_epochs(start: float, end: float, epochs: int, ramp: list[float]) -> None:
+    part = pgdr(epochs=epochs, beta_start=start, beta_end=end)
+    betas = []
+    for part.ctx.epoch in range(epochs):
+        part.begin_epoch()
+        betas.append(float(part.beta))
+    np.testing.assert_allclose(betas, ramp, atol=1e-6)
+    np.testing.assert_allclose(betas, [reference.beta_at(e, epochs, start, end) for e in range(epochs)], atol=1e-6)
+
+
+def test_frozen_memory_targets() -> None:
+    part = pgdr(memory_targets="freeze")
+    batch, out = problem(0)
+    frozen, store = part.targets(batch.p, out, batch)
+    updated, _ = pgdr().targets(batch.p, out, batch)
+    assert torch.equal(frozen, store)
+    assert torch.equal(frozen[: N // 2], updated[: N // 2])
+    assert torch.equal(frozen[N // 2 :], batch.p[N // 2 :])
+
+
+def test_proden_uses_the_stored_targets_and_stores_the_prediction_within_the_set() -> None:
+    batch, out = problem(1)
+    before = batch.p.clone()
+    use, store = Proden(None).targets(batch.p, out, batch)
+    assert torch.equal(use, before)
+    for i, s in enumerate(as_sets(batch.candidates)):
+        np.testing.assert_allclose(
+            store[i].numpy(), reference.proden_target(array(out["weak"].logits[i]), s), atol=1e-6
+        )
+    assert float(store.masked_fill(batch.candidates, 0).abs().max()) == 0
+    assert bool((store[batch.candidates & (before == 0)] > 0).all())  # a weight of zero can return
+    assert bool((before[batch.candidates] == 0).any())
+
+
+def test_uniform_targets_never_change() -> None:
+    batch, out = problem(2)
+    use, store = Uniform(None).targets(batch.p, out, batch)
+    assert torch.equal(use, batch.p)
+    assert torch.equal(store, batch.p)
+
+
+def expected_pgdr(step: Step, beta: float, freeze: bool = False) -> Tensor:
+    rows = []
+    for i, s in enumerate(as_sets(step.batch.candidates)):
+        p, scores = array(step.p[i]).tolist(), step.logits("weak")[i]
+        keep = freeze and bool(step.batch.from_memory[i])
+        rows.append(p if keep else reference.momentum_target(p, scores, s, beta))
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("memory_targets", ["update", "freeze"])
+def test_pgdr_learns_from_the_targets_of_this_step(live: Live, memory_targets: str) -> None:
+    """p follows Eq. 6 step by step over a whole task, memory included; the memory kept in the end holds the outcome."""
+    settings: dict[str, Any] = {
+        "disambiguation__memory_targets": memory_targets,
+        "train__steps_per_epoch": 4,
+        "train__epochs": 3,
+    }
+    learner = live.learner(learnt=1, **settings)
+    kept = dict(zip(learner.memory.ids.tolist(), learner.memory.p.clone(), strict=True))
+    p: dict[int, Tensor] = {}
+    moved = 0
+    for step in live.steps(learner, 1):
+        pool, rows = learner.ctx.pool, step.batch.rows
+        ids = pool.ids[rows].tolist()
+        expected = expected_pgdr(step, reference.beta_at(step.epoch, 3, 0.8, 0.6), memory_targets == "freeze")
+        for i, sample in enumerate(ids):  # what a step starts from is what the last one with this sample stored
+            earlier = p.get(sample, kept.get(sample, step.p[i]))
+            torch.testing.assert_close(step.p[i], earlier)
+            p[sample] = pool.p[rows[i]].clone()
+        assert step.batch.targets is not None
+        torch.testing.assert_close(step.batch.targets, expected.float())  # the loss sees the new ones
+        torch.testing.assert_close(pool.p[rows], expected.float())
+        moved += int((step.batch.targets != step.p).any(dim=1)[step.batch.from_memory].sum())
+    assert (moved > 0) is (memory_targets == "update")
+    for sample, target in zip(learner.memory.ids.tolist(), learner.memory.p, strict=True):
+        if sample in p:
+            assert torch.equal(target, p[sample])
+
+
+def test_the_memory_keeps_original_candidate_sets(live: Live) -> None:
+    learner = live.learner()
+    sets: dict[int, set[int]] = {}
+    for t in range(3):
+        task = live.task(learner, t)
+        sets |= {sample: set(np.flatnonzero(row).tolist()) for sample, row in zip(task.ids.tolist(), task.candidates, strict=True)}  # fmt: skip  # noqa: E501
+        for _ in learner.fit(task):
+            pass
+        ids = learner.memory.ids.tolist()
+        assert as_sets(learner.memory.candidates) == [sets[sample] for sample in ids]
+        assert len(ids) == len(set(ids)) == 60
+        samples = torch.from_numpy(live.source.train_samples)
+        assert torch.equal(learner.memory.samples, samples[learner.memory.ids])
+
+
+def test_proden_learns_from_the_targets_of_the_step_before(live: Live) -> None:
+    learner = live.learner("proden", train__steps_per_epoch=6)
+    p: dict[int, Tensor] = {}
+    for step in live.steps(learner, 0):
+        pool, rows = learner.ctx.pool, step.batch.rows
+        sets = as_sets(step.batch.candidates)
+        assert step.batch.targets is not None
+        for i, row in enumerate(rows.tolist()):
+            start = torch.tensor(reference.uniform(sets[i], learner.ctx.capacity))
+            torch.testing.assert_close(step.batch.targets[i], p.get(row, start).float())
+            stored = reference.proden_target(step.logits("weak")[i][: learner.ctx.seen], sets[i])
+            np.testing.assert_allclose(pool.p[row, : learner.ctx.seen].numpy(), stored, atol=1e-6)
+            p[row] = pool.p[row].clone()
+        expected = reference.cross_entropy(array(step.batch.targets), step.logits("weak"), learner.ctx.seen)
+        np.testing.assert_allclose(float(step.total), expected, rtol=2e-5)
+    assert len(p) > learner.batch_size
+
+
+def test_targets_have_no_gradient(live: Live) -> None:
+    for method in ("pgdr", "proden"):
+        step = next(live.steps(live.learner(method), 0))
+        assert step.batch.targets is not None
+        assert step.batch.store is not None
+        assert not step.batch.targets.requires_grad
+        assert not step.batch.store.requires_grad

@@ -1,0 +1,479 @@
+"""Interruption and resumption: however a run is stopped, it ends in the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import ipll
+from ipll.learner import Position
+from ipll.results.progress import Silent
+
+TIMINGS = {"wall_seconds", "seconds_per_epoch", "samples_per_second", "peak_memory_bytes"}
+STEPS = 24  # reports of progress in a quick run
+Launch = Callable[..., subprocess.Popen[str]]
+
+
+def numbers(checkpoints: Path) -> list[int]:
+    """-> the numbers of the checkpoints in a folder, oldest first."""
+    return sorted(int(path.stem) for path in checkpoints.glob("[0-9]*.json"))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a run leaves but its timings: the result, the metrics, and the last checkpoint's tensors."""
+    result = json.loads((folder / "result.json").read_text())
+    result["environment"].pop("commit")  # may change while tests run
+    newest = numbers(folder / "checkpoint")[-1]
+    meta = json.loads((folder / "checkpoint" / f"{newest:06d}.json").read_text())["meta"]
+    spent = meta.pop("spent")
+    return {
+        "result": {key: value for key, value in result.items() if key not in TIMINGS},
+        "metrics": (folder / "metrics.jsonl").read_text(),
+        "meta": meta,
+        "counted": (spent["epochs"], spent["samples"]),
+        "tensors": load_file(folder / "checkpoint" / f"{newest:06d}.safetensors"),
+    }
+
+
+def check_equal(folder: Path, reference: Path) -> None:
+    found, expected = outcome(folder), outcome(reference)
+    for name, tensor in expected["tensors"].items():
+        assert torch.equal(found["tensors"][name], tensor), f"{name} differs"
+    assert found.pop("tensors").keys() == expected.pop("tensors").keys()
+    assert found == expected
+    assert (folder / "report.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def often(quick: dict[str, Any]) -> dict[str, Any]:
+    """A quick run that keeps a checkpoint after every step."""
+    return quick | {"train.checkpoint_seconds": 0}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, often: dict[str, Any]) -> Path:
+    """The same run, never interrupted."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    ipll.run("digits", out=folder, **often)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def longer(quick: dict[str, Any]) -> dict[str, Any]:
+    """A run long enough to be stopped by another process, with checkpoints at moments that nobody can foresee."""
+    return quick | {"train.epochs": 6, "train.checkpoint_seconds": 0.03}
+
+
+@pytest.fixture(scope="module")
+def longer_reference(tmp_path_factory: pytest.TempPathFactory, longer: dict[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "longer"
+    ipll.run("digits", out=folder, **longer)
+    return folder
+
+
+# Asked to stop
+
+
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        pytest.param(1, Position(0, 0, 0, 1), id="first step"),
+        pytest.param(2, Position(0, 0, 0, 2), id="within the first epoch"),
+        pytest.param(4, Position(0, 0, 1, 0), id="end of an epoch"),
+        pytest.param(8, Position(0, 0, 2, 0), id="end of a task's last epoch"),
+        pytest.param(9, Position(1, 0, 0, 1), id="first step of the second task"),
+        pytest.param(15, Position(1, 0, 1, 3), id="last step of the second task"),
+        pytest.param(18, Position(2, 0, 0, 2), id="within the last task"),
+        pytest.param(STEPS, Position(2, 0, 2, 0), id="end of the last epoch of all"),
+    ],
+)
+def test_stopped_and_resumed(
+    step: int, where: Position, often: dict[str, Any], reference: Path, tmp_path: Path, stop_at: Any
+) -> None:
+    folder, reporter = tmp_path / "run", stop_at(step)
+    with pytest.raises(ipll.Interrupted) as caught:
+        ipll.run("digits", out=folder, reporter=reporter, **often)
+    assert reporter.positions[-1] == where
+    assert caught.value.signal == signal.SIGINT
+    assert "Stopped" in str(caught.value)
+    assert f"ipll resume {folder}" in str(caught.value)
+    assert not (folder / "result.json").exists()
+    assert numbers(folder / "checkpoint")
+    rest = stop_at()
+    result = ipll.resume(folder, reporter=rest)
+    assert result["method"] == "pgdr"
+    assert len(rest.positions) == STEPS - step  # nothing is done twice
+    check_equal(folder, reference)
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_stopped_between_two_tasks(
+    task: int, often: dict[str, Any], reference: Path, tmp_path: Path, stop_at: Any
+) -> None:
+    with pytest.raises(ipll.Interrupted):
+        ipll.run("digits", out=tmp_path / "run", reporter=stop_at(task=task), **often)
+    ipll.resume(tmp_path / "run")
+    check_equal(tmp_path / "run", reference)
+
+
+def test_asked_to_stop_when_all_is_learnt(often: dict[str, Any], reference: Path, tmp_path: Path, stop_at: Any) -> None:
+    """It is done sooner than it could stop."""
+    ipll.run("digits", out=tmp_path / "run", reporter=stop_at(task=3), **often)
+    check_equal(tmp_path / "run", reference)
+
+
+def test_killed_between_the_last_checkpoint_and_the_result(reference: Path, tmp_path: Path, stop_at: Any) -> None:
+    folder, rest = shutil.copytree(reference, tmp_path / "run"), stop_at()
+    for name in ("result.json", "report.html", "gallery.npz"):
+        (folder / name).unlink()
+    ipll.resume(folder, reporter=rest)
+    assert rest.positions == []
+    check_equal(folder, reference)
+
+
+def test_stopped_after_every_single_step(often: dict[str, Any], reference: Path, tmp_path: Path, stop_at: Any) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(ipll.Interrupted):
+        ipll.run("digits", out=folder, reporter=stop_at(1), **often)
+    for _ in range(STEPS - 1):
+        with pytest.raises(ipll.Interrupted):
+            ipll.resume(folder, reporter=stop_at(1))
+    ipll.resume(folder)
+    check_equal(folder, reference)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("pgdr", {"train.momentum_buffers": "carried"}),
+        ("pgdr", {"prototypes.update": "epoch"}),
+        ("pgdr", {"train.joint_views": False, "disambiguation.memory_targets": "freeze"}),
+        ("pgdr", {"train.momentum": 0.0, "train.schedule": "constant"}),
+        ("pgdr", {"stream.last_leftover": "drop", "stream.candidates": "banded"}),
+        ("pgdr/random-memory", {}),
+        ("pgdr/no-memory", {}),
+        ("pgdr/no-cr", {}),
+        ("proden", {}),
+    ],
+)
+def test_every_kind_of_state_is_kept(
+    method: str, settings: dict[str, Any], quick: dict[str, Any], tmp_path: Path, stop_at: Any
+) -> None:
+    """Resumed from the checkpoint between two tasks, and from one within the last epoch."""
+    settings = quick | {"stream.tasks": 2, "train.steps_per_epoch": 2} | settings
+    ipll.run("digits", method, out=tmp_path / "whole", **settings)
+    folder, second, rest = tmp_path / "run", stop_at(4), stop_at()
+    with pytest.raises(ipll.Interrupted):
+        ipll.run("digits", method, out=folder, reporter=stop_at(task=1), **settings)
+    damage_newest(folder, "tensors gone")  # of the second task's first step: the one between the tasks is left
+    with pytest.raises(ipll.Interrupted):
+        ipll.resume(folder, reporter=second)
+    assert second.positions[0] == Position(1, 0, 0, 1)
+    ipll.resume(folder, reporter=rest)
+    assert rest.positions[0] == Position(1, 0, 1, 2)
+    check_equal(folder, tmp_path / "whole")
+
+
+def test_sigterm(often: dict[str, Any], tmp_path: Path, stop_at: Any) -> None:
+    with pytest.raises(ipll.Interrupted) as caught:
+        ipll.run("digits", out=tmp_path / "run", reporter=stop_at(3, number=signal.SIGTERM), **often)
+    assert caught.value.signal == signal.SIGTERM
+
+
+def test_without_a_folder_ctrl_c_is_pythons_own(quick: dict[str, Any], stop_at: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ipll.run("digits", reporter=stop_at(2), **quick)
+
+
+def test_the_second_ctrl_c_does_not_wait(quick: dict[str, Any], tmp_path: Path) -> None:
+    class Impatient(Silent):
+        def step(self, position: Position, steps: int) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        ipll.run("digits", out=tmp_path / "run", reporter=Impatient(), **quick)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_time_is_counted_across_interruptions(stopped: Path) -> None:
+    newest = numbers(stopped / "checkpoint")[-1]
+    file = stopped / "checkpoint" / f"{newest:06d}.json"
+    record = json.loads(file.read_text())
+    record["meta"]["spent"]["wall_seconds"] += 1000
+    file.write_text(json.dumps(record))
+    assert ipll.resume(stopped)["wall_seconds"] > 1000
+
+
+# Damage
+
+
+def damage_newest(folder: Path, how: str) -> None:
+    newest = numbers(folder / "checkpoint")[-1]
+    tensors = folder / "checkpoint" / f"{newest:06d}.safetensors"
+    record = folder / "checkpoint" / f"{newest:06d}.json"
+    content = tensors.read_bytes()
+    middle = len(content) // 2
+    if how == "tensors cut":
+        tensors.write_bytes(content[:middle])
+    elif how == "tensors changed":
+        tensors.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif how == "tensors gone":
+        tensors.unlink()
+    elif how == "record cut":
+        record.write_text(record.read_text()[:-100])
+    else:
+        record.write_text({"record empty": "", "record foreign": "[]", "record bare": "{}"}[how])
+
+
+DAMAGES = [
+    "tensors cut",
+    "tensors changed",
+    "tensors gone",
+    "record cut",
+    "record empty",
+    "record foreign",
+    "record bare",
+]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over(how: str, stopped: Path, reference: Path, stop_at: Any) -> None:
+    assert len(numbers(stopped / "checkpoint")) == 2
+    damage_newest(stopped, how)
+    rest = stop_at()
+    ipll.resume(stopped, reporter=rest)
+    assert len(rest.positions) == STEPS - 13  # it was stopped at the 14th; the checkpoint before is of the 13th
+    check_equal(stopped, reference)
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_without_a_whole_checkpoint_the_run_starts_over(how: str, stopped: Path, reference: Path, stop_at: Any) -> None:
+    if how == "gone":
+        shutil.rmtree(stopped / "checkpoint")
+    else:
+        for file in (stopped / "checkpoint").glob("*.safetensors"):
+            file.write_bytes(file.read_bytes()[:-1])
+    rest = stop_at()
+    ipll.resume(stopped, reporter=rest)
+    assert len(rest.positions) == STEPS
+    check_equal(stopped, reference)
+
+
+@pytest.mark.parametrize("tail", ['{"kind": "epoch", "ta', '{"kind": "epoch", "task": 1}\n{"kind": "epoch"}\n{"x'])
+def test_metrics_written_after_the_checkpoint_are_cut(tail: str, stopped: Path, reference: Path) -> None:
+    with (stopped / "metrics.jsonl").open("a") as file:
+        file.write(tail)
+    ipll.resume(stopped)
+    check_equal(stopped, reference)
+
+
+def test_left_over_temporary_files_do_no_harm(stopped: Path, reference: Path) -> None:
+    places = ("", "checkpoint/")
+    names = (
+        ".result.json.99.tmp",
+        ".000099.safetensors.7.tmp",
+        ".000099.json.7.tmp",
+        "stream.npz.tmp",
+        ".config.toml.1.tmp",
+    )
+    for place in places:
+        for name in names:
+            (stopped / f"{place}{name}").write_bytes(b"\x00half")
+    (stopped / "checkpoint" / "000099.safetensors").write_bytes(b"\x00half")  # its record was never written
+    ipll.resume(stopped)
+    check_equal(stopped, reference)
+    assert {p.suffix for p in (stopped / "checkpoint").iterdir()} == {".json", ".safetensors"}
+    assert len(list((stopped / "checkpoint").iterdir())) == 4
+
+
+def test_a_run_killed_before_it_began_can_be_started_again(
+    often: dict[str, Any], reference: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("stream.npz", "environment.json"):
+        shutil.copy(reference / name, folder)
+    (folder / ".lock").write_text("process 1")
+    ipll.run("digits", out=folder, **often)
+    check_equal(folder, reference)
+
+
+# Nothing is ever unpickled
+
+
+def test_run_folders_hold_no_pickle(stopped: Path, finished: Path) -> None:
+    for file in finished.glob("*.npz"):
+        with np.load(file, allow_pickle=False) as arrays:
+            assert all(arrays[key].dtype != object for key in arrays)
+    files = list((stopped / "checkpoint").iterdir())
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+    for file in files:
+        content = file.read_bytes()
+        if file.suffix == ".json":
+            json.loads(content)
+        else:
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            assert any(name.startswith("module.network") for name in header)
+            assert all(name == "__metadata__" or "dtype" in entry for name, entry in header.items())
+
+
+def test_no_pickle_is_read_from_a_run_folder(stopped: Path, reference: Path, tmp_path: Path) -> None:
+    """A checkpoint that was exchanged for a pickle, checksum and all, is passed over, and its code does not run."""
+    mark = tmp_path / "executed"
+    bomb = pickle.dumps(Bomb(str(mark)))
+    newest = numbers(stopped / "checkpoint")[-1]
+    record = stopped / "checkpoint" / f"{newest:06d}.json"
+    (stopped / "checkpoint" / f"{newest:06d}.safetensors").write_bytes(bomb)
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"sha256": hashlib.sha256(bomb).hexdigest()}))
+    ipll.resume(stopped)
+    assert not mark.exists()
+    check_equal(stopped, reference)
+
+
+class Bomb:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def test_the_source_has_no_other_way_to_unpickle(root: Path) -> None:
+    for file in (root / "src").rglob("*.py"):
+        text = file.read_text()
+        assert not re.search(r"torch\.(load|save)\(|allow_pickle\s*=\s*True|joblib|pickle\.loads?\(", text), file
+
+
+# The real program
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> bool:
+    """-> did it come true before the process ended?"""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        if process.poll() is not None:
+            return False
+        time.sleep(0.002)
+    raise AssertionError(f"nothing happened in {seconds} seconds")
+
+
+@pytest.fixture
+def processes(launch: Launch) -> Iterator[Launch]:
+    """Starts the program; whatever is still running at the end of a test is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        started.append(launch(*arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def newest(folder: Path) -> int:
+    return max(numbers(folder / "checkpoint"), default=0)
+
+
+def test_ctrl_c_and_sigterm_on_the_command_line(
+    processes: Launch, longer: dict[str, Any], longer_reference: Path, as_options: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = processes("run", "digits", "--out", "run", *as_options(longer))
+    assert wait_for(lambda: newest(folder) >= 1, process)
+    with pytest.raises(ipll.RunError, match=f"process {process.pid} is working on this run"):
+        ipll.resume(folder)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.strip().splitlines()[-1].endswith("ipll resume run")
+    assert "Traceback" not in out + err
+    assert not (folder / "result.json").exists()
+
+    reached = newest(folder)
+    process = processes("resume", "run")
+    assert wait_for(lambda: newest(folder) > reached, process)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "ipll resume run" in err
+    assert "Traceback" not in out + err
+
+    ipll.resume(folder)
+    check_equal(folder, longer_reference)
+
+
+def kill_again_and_again(
+    folder: Path, command: list[str], processes: Launch, rng: random.Random, kills: int, *, anywhere: float = 0.0
+) -> None:
+    """Starts or resumes the run and kills it at a random moment, so many times; then lets it finish in this process.
+
+    A moment is a few checkpoints after the process has begun to make progress, plus a few milliseconds; or, with
+    probability `anywhere`, any moment since it was started, when it may not have got to the run at all.
+    """
+    struck = 0
+    while struck < kills:
+        reached = newest(folder)
+        process = processes(*(["resume", str(folder)] if (folder / "config.toml").exists() else command))
+        if rng.random() < anywhere:
+            time.sleep(rng.uniform(0, 4))
+        else:
+            goal = reached + rng.randint(1, 4)
+            wait_for(lambda goal=goal: newest(folder) >= goal, process)  # type: ignore[misc]
+            time.sleep(rng.uniform(0, 0.05))
+        process.kill()
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, f"the run was over after {struck} kills: {err}"
+        struck += 1
+    ipll.resume(folder)
+
+
+def test_killed(
+    processes: Launch, longer: dict[str, Any], longer_reference: Path, as_options: Any, tmp_path: Path
+) -> None:
+    command = ["run", "digits", "--out", str(tmp_path / "run"), *as_options(longer)]
+    kill_again_and_again(tmp_path / "run", command, processes, random.Random(0), 2)
+    check_equal(tmp_path / "run", longer_reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("pgdr", {}),
+        ("pgdr", {"train.momentum_buffers": "carried", "prototypes.update": "epoch"}),
+        ("pgdr/random-memory", {}),
+        ("proden", {}),
+    ],
+)
+def test_killed_many_times(
+    method: str, settings: dict[str, Any], processes: Launch, quick: dict[str, Any], as_options: Any, tmp_path: Path
+) -> None:
+    """Eight kills each, 32 in all; about a quarter of them may strike before training has begun."""
+    settings = quick | {"train.epochs": 30, "train.steps_per_epoch": 8, "train.checkpoint_seconds": 0.03} | settings
+    ipll.run("digits", method, out=tmp_path / "whole", **settings)
+    command = ["run", "digits", "--method", method, "--out", str(tmp_path / "run"), *as_options(settings)]
+    rng = random.Random(f"{method} {settings}")
+    kill_again_and_again(tmp_path / "run", command, processes, rng, 8, anywhere=0.25)
+    check_equal(tmp_path / "run", tmp_path / "whole")
