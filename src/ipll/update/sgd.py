@@ -34,7 +34,8 @@ class Update(Component):
     def set_momenta(self, momenta: Mapping[int, Tensor]) -> None:
         weights = self.optimiser.param_groups[0]["params"]
         for i, momentum in momenta.items():
-            self.optimiser.state[weights[i]]["momentum_buffer"] = momentum.clone()
+            # In the weight's own memory layout: fused kernels refuse any other.
+            self.optimiser.state[weights[i]]["momentum_buffer"] = torch.empty_like(weights[i]).copy_(momentum)
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
         """One step; `loss` runs the forward pass and may be called several times. -> the first loss, detached."""
