@@ -17,7 +17,7 @@ from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine.checkpoint import Checkpoint
-from ipll.engine.device import describe, find_device, peak_memory
+from ipll.engine.device import cpu_threads, describe, find_device, peak_memory
 from ipll.errors import ConfigError, Interrupted
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
@@ -96,7 +96,8 @@ def execute(
     config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Reporter
 ) -> Result:
     """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
-    return Execution(config, source, stream, device, folder, reporter).go()
+    with cpu_threads(config.train.threads):
+        return Execution(config, source, stream, device, folder, reporter).go()
 
 
 class Execution:

@@ -51,6 +51,16 @@ def cross_entropy(p: Vector, logits: Vector, seen: int) -> float:
     return -total / len(p)
 
 
+def head_gradient(p: Vector, logits: Vector, features: Vector, seen: int) -> Vector:
+    """The gradient of Eq. 1 for a linear head's weights: dL / dw_j = 1/N sum_i (f_j(x_i) - p_ij) phi(x_i), j in Y_t."""
+    gradient = np.zeros((seen, features.shape[1]))
+    for i in range(len(p)):
+        f = softmax(logits[i][:seen])
+        for j in range(seen):
+            gradient[j] += (f[j] - p[i][j]) * features[i] / len(p)
+    return gradient
+
+
 def class_means(features: Vector, logits: Vector, sets: Sets) -> Prototypes:
     """mean of P_c = {phi(x_i) | c = argmax_{j in S_i} f_j(x_i)}, for the classes that have a member."""
     members: dict[int, list[Vector]] = {}

@@ -30,6 +30,18 @@ def test_eq12_nearest_prototype(metric: str) -> None:
     assert set(chosen) == set(range(SEEN))
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_a_class_without_a_prototype_is_not_chosen_even_if_all_others_are_far(metric: str) -> None:
+    ctx = bare_context(classes=4, dim=2, old=0, seen=3)
+    ctx.prototypes.mu[1:3] = torch.tensor([[1.0, 0.5], [1.0, -0.5]])
+    ctx.prototypes.known[1:3] = True  # class 0 is born but has none, class 3 is not born: both read (0, 0)
+    part = PrototypeClassifier(PrototypeClassifierSettings(metric=metric))
+    part.build(ctx)
+    scores = part.scores(torch.tensor([[-1.0, 0.1], [-1.0, -0.1], [-0.1, 0.0]]), torch.zeros(3, 4))
+    assert scores[:2].argmax(dim=1).tolist() == [1, 2]
+    assert bool((scores[:, [0, 3]] == -torch.inf).all())
+
+
 def test_the_metrics_differ() -> None:
     """Euclidean takes the near prototype, cosine the far one that points the same way."""
     mu = {0: np.array([1.0, 0.2]), 1: np.array([10.0, 0.0])}

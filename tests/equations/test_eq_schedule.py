@@ -26,6 +26,18 @@ def test_the_learning_rate_falls_to_0_over_each_tasks_epochs(live: Live, schedul
     assert reference.cosine_lr(epochs, epochs, 0.02) == pytest.approx(0, abs=1e-12)
 
 
+def test_each_step_has_a_gradient_of_its_own(live: Live) -> None:
+    """Of the batch at hand, whatever the steps before; PRODEN alone, where Eq. 1 is the whole loss."""
+    learner = live.learner("proden", train__steps_per_epoch=3)
+    weight = learner.network.head.weight
+    for step in live.steps(learner, 0):
+        assert step.batch.targets is not None
+        assert weight.grad is not None
+        features, seen = array(step.out["weak"].features), learner.ctx.seen
+        expected = reference.head_gradient(array(step.batch.targets), step.logits("weak"), features, seen)
+        np.testing.assert_allclose(weight.grad[:seen].numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("buffers", ["fresh", "carried"])
 def test_steps_of_sgd(live: Live, buffers: str) -> None:
     """Every parameter, over two tasks: velocities start anew in a task, or go on from the last."""
