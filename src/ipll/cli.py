@@ -22,7 +22,7 @@ from ipll.results.progress import LiveProgress
 from ipll.results.report import write_report
 from ipll.results.summary import compare, method_rows, setting_rows
 from ipll.run import resume as resume_run
-from ipll.run import run as run_preset
+from ipll.run import run_config
 
 app = typer.Typer(
     help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
@@ -57,18 +57,14 @@ def run(
     overwrite: Overwrite = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
-    folder = out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}"
-    result = run_preset(
-        preset,
-        method,
-        seed=seed,
-        out=folder,
+    resolved = resolve(preset, method, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    result = run_config(
+        resolved,
+        out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",
         device=device,
         data_root=data_root,
-        config=config,
         overwrite=overwrite,
         reporter=LiveProgress(err_console),
-        **parse_overrides(set_ or []),
     )
     _show(result)
 

@@ -16,10 +16,10 @@ from ipll.data.augment import AugmentConfig
 from ipll.data.source import SOURCES
 from ipll.data.stream import StreamConfig
 from ipll.errors import ConfigError, suggest
-from ipll.method import PartConfig, method_entry
+from ipll.method import PartConfig, check_needs, method_entry
 from ipll.models.network import ModelConfig
 from ipll.prototypes import PrototypeSettings
-from ipll.settings import build, check, check_choice, setting, table
+from ipll.settings import build, check, check_choice, convert, describe, setting, table
 
 Table = dict[str, Any]
 
@@ -70,6 +70,8 @@ SECTIONS: dict[str, type[Any]] = {
     "prototypes": PrototypeSettings,
 }
 
+HEADINGS: dict[str, type[Any]] = {"preset": str, "method": str, "seed": int}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -85,6 +87,10 @@ class Config:
     train: TrainConfig
     prototypes: PrototypeSettings
     parts: tuple[PartConfig, ...]
+
+    def __post_init__(self) -> None:
+        check(self.seed >= 0, "seed", "not be negative", self.seed)
+        check_needs(self.parts)
 
     def to_table(self) -> Table:
         """-> the complete configuration as nested tables; `from_table` reads it back."""
@@ -102,28 +108,44 @@ class Config:
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> Config:
         for name in values:
-            if name not in (*SECTIONS, *FAMILIES, "preset", "method", "seed"):
-                raise ConfigError(f"unknown setting '{name}'.{suggest(name, (*SECTIONS, *FAMILIES))}")
+            if name not in (*SECTIONS, *FAMILIES, *HEADINGS):
+                raise ConfigError(
+                    f"unknown setting '{name}'.{suggest(name, _known_keys(values), (*SECTIONS, *FAMILIES))}"
+                )
+        for name in HEADINGS:
+            if name not in values:
+                raise ConfigError(f"'{name}' is missing.")
         sections = {name: build(kind, name, values.get(name, {})) for name, kind in SECTIONS.items()}
         parts = tuple(part for family in FAMILIES for part in _parts(family, values.get(family, {})))
-        return cls(
-            preset=str(values["preset"]),
-            method=str(values["method"]),
-            seed=int(values["seed"]),
-            parts=parts,
-            **sections,
-        )
+        headings = {name: convert(name, values[name], kind) for name, kind in HEADINGS.items()}
+        return cls(parts=parts, **headings, **sections)  # type: ignore[arg-type]
 
     def save(self, path: Path) -> None:
         path.write_text(to_toml(self.to_table()))
 
     @classmethod
     def load(cls, path: Path) -> Config:
-        return cls.from_table(read_toml(path))
+        try:
+            return cls.from_table(read_toml(path))
+        except ConfigError as error:
+            raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def _known_keys(values: Mapping[str, Any]) -> list[str]:
+    """Every dotted key that these values could set, and the sections."""
+    owners = dict(SECTIONS)
+    for family, registry in FAMILIES.items():
+        kind = values.get(family, {}).get("kind") if isinstance(values.get(family), Mapping) else None
+        if kind in registry.members:
+            owners[family] = registry[str(kind)].Settings
+    keys = [f"{section}.{name}" for section, kind in owners.items() for name, *_ in describe(kind)]
+    return [*keys, *SECTIONS, *FAMILIES]
 
 
 def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
     registry = FAMILIES[family]
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"'{family}' is a section, not a setting: use {family}.kind=..., got {values!r}.")
     if family != "auxiliary":
         kind = str(values.get("kind", "none"))
         settings = {k: v for k, v in values.items() if k != "kind"}
@@ -156,18 +178,23 @@ def resolve(
     """-> the configuration of a run, later layers over earlier ones. `overrides` has dotted keys."""
     if preset not in preset_names():
         raise ConfigError(f"unknown preset '{preset}'.{suggest(preset, preset_names())}")
-    check(seed >= 0, "seed", "not be negative", seed)
     packaged = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
     packaged.pop("doc")
     entry = dict(method_entry(method))
     special = entry.pop(f"@{preset}", {})
     given = read_toml(file) if file else {}
-    for key in ("preset", "method", "seed"):
-        given.pop(key, None)
+    for key, asked in (("preset", preset), ("method", method)):
+        if given.pop(key, asked) != asked:
+            raise ConfigError(
+                f"{file} is the configuration of another {key} than '{asked}': name its {key}, or edit it."
+            )
+    given.pop("seed", None)
     for key, value in (overrides or {}).items():
+        if key in HEADINGS:
+            raise ConfigError(f"unknown setting '{key}': it is not one of the settings, use the option --{key}.")
         _lay(given, _nest(key, value))
     layered: Table = {"preset": preset, "method": method, "seed": seed}
-    for layer in (packaged, _composition(entry), special):
+    for layer in (packaged, _composition(entry), _composition(special)):
         _lay(layered, layer)
     _drop_foreign(layered, given)
     _lay(layered, given)

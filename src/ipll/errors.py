@@ -30,8 +30,9 @@ class Interrupted(IpllError):
         self.signal = signal
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """-> ' Did you mean ...?' for the nearest known word, or the list of what is known where nothing is near."""
+def suggest(word: str, known: Iterable[str], overview: Iterable[str] | None = None) -> str:
+    """-> ' Did you mean ...?' for the nearest known word; where nothing is near, the list of what is known, or of the
+    `overview` where that would be too long."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6) or [n for n in names if n.endswith("." + word)][:1]
-    return f" Did you mean '{near[0]}'?" if near else f" Known: {', '.join(names)}."
+    return f" Did you mean '{near[0]}'?" if near else f" Known: {', '.join(overview or names)}."

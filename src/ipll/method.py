@@ -22,6 +22,8 @@ from ipll.retention import distillation as _distillation  # noqa: F401
 from ipll.separation import prototype_distance as _prototype_distance  # noqa: F401
 from ipll.update import sgd as _sgd  # noqa: F401
 
+AUTOMATIC = frozenset({"prototypes"})  # what is there as soon as a part needs it
+
 
 @dataclass(frozen=True)
 class PartConfig:
@@ -55,19 +57,21 @@ def method_entry(name: str) -> Mapping[str, Any]:
     return methods[name]
 
 
-def assemble(parts: tuple[PartConfig, ...], prototypes: PrototypeSettings) -> tuple[Component, ...]:
-    """-> the method's components, in the order in which their hooks are called.
-
-    Prototypes join where a part needs them. A part that needs what no other provides is refused.
-    """
-    members = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
-    provided = frozenset({"prototypes"}).union(*(member.provides for member in members))
+def check_needs(parts: tuple[PartConfig, ...]) -> None:
+    """Refuses a part that needs what no other provides."""
+    members = [FAMILIES[part.family][part.kind] for part in parts]
+    provided = AUTOMATIC.union(*(member.provides for member in members))
     for part, member in zip(parts, members, strict=True):
         for missing in sorted(member.needs - provided):
             raise ConfigError(
                 f"{part.family} '{part.kind}' needs a {missing}, but {missing}.kind is 'none'. "
                 f"Choose another with --set {missing}.kind=..., or another {part.family}."
             )
+
+
+def assemble(parts: tuple[PartConfig, ...], prototypes: PrototypeSettings) -> tuple[Component, ...]:
+    """-> the method's components, in the order in which their hooks are called. Prototypes join where needed."""
+    members = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
     if any("prototypes" in member.needs for member in members):
         members.insert([part.family for part in parts].index("memory"), Prototypes(prototypes))
     return tuple(members)

@@ -66,6 +66,10 @@ class Prototypes(Component):
 
 
 def weighted_means(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """-> the mean of features [n, dim] under each column of weights [n, k] as [k, dim], and which columns have any."""
-    total = weights.sum(dim=0)
-    return (weights.T @ features) / total.clamp_min(torch.finfo(features.dtype).tiny)[:, None], total > 0
+    """-> the mean of features [n, dim] under each column of weights [n, k] as [k, dim], and which columns have any.
+
+    Columns are scaled first: weights that momentum has worn down to subnormal numbers count as any others.
+    """
+    most = weights.amax(dim=0)
+    scaled = weights / torch.where(most > 0, most, 1)
+    return (scaled.T @ features) / scaled.sum(dim=0).clamp_min(1)[:, None], most > 0

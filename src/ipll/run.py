@@ -17,8 +17,8 @@ from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine.checkpoint import Checkpoint
-from ipll.engine.device import cpu_threads, describe, find_device, peak_memory
-from ipll.errors import ConfigError, Interrupted
+from ipll.engine.device import cpu_threads, describe, find_device, peak_memory, use_bf16
+from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
 from ipll.results.folder import RunFolder, check_free
@@ -47,17 +47,31 @@ def run(
     """
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
+    return run_config(resolved, out=out, device=device, data_root=data_root, overwrite=overwrite, reporter=reporter)
+
+
+def run_config(
+    config: Config,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Like `run`, from a configuration. Everything is checked before anything is written."""
     chosen = find_device(device)
+    use_bf16(config.train.precision, chosen)
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
-    source = load_source(resolved.data.source, Path(data_root) if data_root else None)
-    stream = Stream.build(source, resolved.stream, seed)
-    check_against(resolved, source)
+    source = load_source(config.data.source, Path(data_root) if data_root else None)
+    stream = Stream.build(source, config.stream, config.seed)
+    check_against(config, source)
     folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
     try:
         if folder:
-            folder.begin(resolved, describe(chosen), stream)
-        return execute(resolved, source, stream, chosen, folder, reporter or Silent())
+            folder.begin(config, describe(chosen), stream)
+        return execute(config, source, stream, chosen, folder, reporter or Silent())
     finally:
         if folder:
             folder.close()
@@ -76,6 +90,10 @@ def resume(
     try:
         config = Config.load(folder.path / "config.toml")
         stream = Stream.load(folder.path / "stream.npz")
+        if (stream.seed, stream.config) != (config.seed, config.stream):
+            raise DataError(
+                f"{folder.path}: stream.npz is not the stream of config.toml. Start again with --overwrite."
+            )
         source = load_source(config.data.source, Path(data_root) if data_root else None)
         return execute(config, source, stream, chosen, folder, reporter or Silent())
     finally:
@@ -124,7 +142,8 @@ class Execution:
 
     def go(self) -> Result:
         with stop_requests(listen=self.folder is not None) as asked:
-            self.reporter.begin(self.config, self.stream, self.position)
+            done = [record["accuracy"] for record in self.observer.state["tasks"]]
+            self.reporter.begin(self.config, self.stream, self.position, done)
             try:
                 for t in range(self.position.task, len(self.stream)):
                     self._learn(t, asked)
@@ -134,18 +153,20 @@ class Execution:
 
     def _learn(self, t: int, asked: list[int]) -> None:
         task = self._task(t)
-        tick = time.monotonic()
+        self.tick = time.monotonic()
         for position in self.learner.fit(task, self.position if self.within else None):
             self.position, self.within = position, True
             if position.step == 0:  # an epoch has ended
-                self.spent["train_seconds"] += time.monotonic() - tick
+                self._count_training()
                 self.spent["epochs"] += 1
                 self.spent["samples"] += self.learner.steps * self.learner.batch_size
                 self._record(self.observer.after_epoch(self.learner, position))
-                tick = time.monotonic()
+                self.tick = time.monotonic()
             self.reporter.step(position, self.learner.steps)
             if asked or time.monotonic() - self.kept > self.config.train.checkpoint_seconds:
+                self._count_training()
                 self._keep()
+                self.tick = time.monotonic()
             if asked and self.folder:
                 raise Interrupted(f"Stopped. Resume with: ipll resume {self.folder.path}", signal=asked[0])
         record = self.observer.after_task(self.learner)
@@ -153,6 +174,9 @@ class Execution:
         self.reporter.task(record)
         self.position, self.within = Position(t + 1), False
         self._keep()
+
+    def _count_training(self) -> None:
+        self.spent["train_seconds"] += time.monotonic() - self.tick
 
     def _task(self, t: int) -> Task:
         return self.stream.make_task(t, self.source.train_samples)
@@ -199,8 +223,9 @@ class Execution:
         if self.folder:
             gallery = self.observer.state["gallery"]
             images = self.source.train_samples[[sample["id"] for sample in gallery]]
-            self.folder.finish(result, gallery, images)
-            write_report([self.folder.path], self.folder.path / "report.html")
+            self.folder.save_gallery(gallery, images)
+            write_report([self.folder.path], self.folder.path / "report.html", [result])
+            self.folder.finish(result)
         return Result(result, self.folder.path if self.folder else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, field, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -34,6 +35,7 @@ def convert(key: str, value: object, kind: Any) -> object:
         if isinstance(value, (list, tuple)):
             return tuple(convert(f"{key}[{i}]", v, item) for i, v in enumerate(value))
     elif kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        check(math.isfinite(value), key, "be a finite number", value)
         return float(value)
     elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
@@ -43,6 +45,8 @@ def convert(key: str, value: object, kind: Any) -> object:
 
 def build(cls: type[T], section: str, values: Mapping[str, object]) -> T:
     """-> the dataclass `cls` from a table of a TOML file; unknown keys and wrong types are errors."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"'{section}' is a section, not a setting: use {section}.NAME=..., got {values!r}.")
     hints = get_type_hints(cls)
     names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     for key in values:

@@ -307,7 +307,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
         raise OSError("no space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(DataError, match="no space"):
         new.save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["stream.npz"]
     assert Stream.load(path).sha256() == old.sha256()

@@ -15,6 +15,7 @@ from ipll.component import Batch, uniform_over
 from ipll.disambiguation.base import Uniform
 from ipll.disambiguation.pgdr import Pgdr, PgdrSettings
 from ipll.disambiguation.proden import Proden
+from ipll.learner import Learner
 from ipll.models.network import Output
 
 N, CLASSES = 40, 8
@@ -116,13 +117,22 @@ def test_uniform_targets_never_change() -> None:
     assert torch.equal(store, batch.p)
 
 
-def expected_pgdr(step: Step, beta: float, freeze: bool = False) -> Tensor:
+def expected_pgdr(step: Step, sets: list[set[int]], beta: float, freeze: bool) -> Tensor:
     rows = []
-    for i, s in enumerate(as_sets(step.batch.candidates)):
+    for i, s in enumerate(sets):
         p, scores = array(step.p[i]).tolist(), step.logits("weak")[i]
         keep = freeze and bool(step.batch.from_memory[i])
         rows.append(p if keep else reference.momentum_target(p, scores, s, beta))
     return torch.tensor(rows)
+
+
+def original_sets(live: Live, learner: Learner, tasks: int) -> dict[int, set[int]]:
+    """-> S_i of every sample of the first tasks, as the stream gave it."""
+    return {
+        int(sample): set(np.flatnonzero(row).tolist())
+        for t in range(tasks)
+        for sample, row in zip(live.task(learner, t).ids, live.task(learner, t).candidates, strict=True)
+    }
 
 
 @pytest.mark.parametrize("memory_targets", ["update", "freeze"])
@@ -135,12 +145,14 @@ def test_pgdr_learns_from_the_targets_of_this_step(live: Live, memory_targets: s
     }
     learner = live.learner(learnt=1, **settings)
     kept = dict(zip(learner.memory.ids.tolist(), learner.memory.p.clone(), strict=True))
+    sets = original_sets(live, learner, tasks=2)
     p: dict[int, Tensor] = {}
     moved = 0
     for step in live.steps(learner, 1):
         pool, rows = learner.ctx.pool, step.batch.rows
         ids = pool.ids[rows].tolist()
-        expected = expected_pgdr(step, reference.beta_at(step.epoch, 3, 0.8, 0.6), memory_targets == "freeze")
+        beta = reference.beta_at(step.epoch, 3, 0.8, 0.6)
+        expected = expected_pgdr(step, [sets[sample] for sample in ids], beta, memory_targets == "freeze")
         for i, sample in enumerate(ids):  # what a step starts from is what the last one with this sample stored
             earlier = p.get(sample, kept.get(sample, step.p[i]))
             torch.testing.assert_close(step.p[i], earlier)
@@ -157,11 +169,9 @@ def test_pgdr_learns_from_the_targets_of_this_step(live: Live, memory_targets: s
 
 def test_the_memory_keeps_original_candidate_sets(live: Live) -> None:
     learner = live.learner()
-    sets: dict[int, set[int]] = {}
+    sets = original_sets(live, learner, tasks=3)
     for t in range(3):
-        task = live.task(learner, t)
-        sets |= {sample: set(np.flatnonzero(row).tolist()) for sample, row in zip(task.ids.tolist(), task.candidates, strict=True)}  # fmt: skip  # noqa: E501
-        for _ in learner.fit(task):
+        for _ in learner.fit(live.task(learner, t)):
             pass
         ids = learner.memory.ids.tolist()
         assert as_sets(learner.memory.candidates) == [sets[sample] for sample in ids]
@@ -175,7 +185,8 @@ def test_proden_learns_from_the_targets_of_the_step_before(live: Live) -> None:
     p: dict[int, Tensor] = {}
     for step in live.steps(learner, 0):
         pool, rows = learner.ctx.pool, step.batch.rows
-        sets = as_sets(step.batch.candidates)
+        sets = as_sets(pool.candidates[rows])
+        assert torch.equal(step.batch.candidates, pool.candidates[rows])
         assert step.batch.targets is not None
         for i, row in enumerate(rows.tolist()):
             start = torch.tensor(reference.uniform(sets[i], learner.ctx.capacity))

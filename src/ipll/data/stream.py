@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +17,10 @@ import numpy.typing as npt
 
 from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
 from ipll.data.source import Source
+from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError, DataError, suggest
 from ipll.rng import numpy_generator
+from ipll.settings import setting
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -32,14 +33,14 @@ DROPPED = -1  # the task of a sample that never arrives
 class StreamConfig:
     """The settings of a stream, `stream.*` in a configuration file."""
 
-    tasks: int = 10
-    blurry: float = 10.0  # 100 - W: the percentage of a class that arrives after its own task
-    q: float = 0.1  # the flipping probability
-    candidates: str = "uniform"
-    order: str = "random"  # of the classes; superclass: a task introduces whole superclasses
-    last_leftover: str = "keep"  # the last task's classes have no later task: their left-over comes with it, or never
-    min_candidates: int = 1
-    flip_scope: str = "seen"  # superclass: only classes of the true one's superclass are flipped in
+    tasks: int = setting(10, "T, the number of tasks", "paper")
+    blurry: float = setting(10.0, "100 - W: the percentage of a class that arrives after its own task", "paper")
+    q: float = setting(0.1, "probability that another seen class joins a candidate set", "paper")
+    candidates: str = setting("uniform", "how sets are drawn: 'uniform', or 'banded' (the paper's matrix)", "paper")
+    order: str = setting("random", "of the classes: 'random', 'natural', 'superclass' (whole ones a task)", "paper")
+    last_leftover: str = setting("keep", "the last task's classes have no later task: 'keep' their rest, or 'drop' it")
+    min_candidates: int = setting(1, "2: no candidate set of a single label, where another class is seen")
+    flip_scope: str = setting("seen", "who can be flipped in: all 'seen' classes, or only those of the 'superclass'")
 
     def __post_init__(self) -> None:
         if not (isinstance(self.tasks, int) and self.tasks >= 1):
@@ -165,22 +166,19 @@ class Stream:
     def save(self, path: Path) -> None:
         """Writes an uncompressed npz of ARRAYS. It appears under `path` whole or not at all."""
         settings = asdict(self.config) | {"source": self.source_name, "classes_per_task": self.classes_per_task}
-        temporary = path.with_name(f"{path.name}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                np.savez(
-                    file,
-                    class_order=self.class_order,
-                    task=self.task,
-                    candidates=self.candidates,
-                    seed=np.int64(self.seed),
-                    config=np.array(json.dumps(settings)),
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        arrays = {
+            "class_order": self.class_order,
+            "task": self.task,
+            "candidates": self.candidates,
+            "seed": np.int64(self.seed),
+            "config": np.array(json.dumps(settings)),
+        }
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as file:  # a file, since a bare name would get an ending of numpy's choice
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+
+        write_atomically(path, write)
 
     @classmethod
     def load(cls, path: Path) -> Stream:

@@ -58,7 +58,8 @@ class Pgdr(Disambiguation):
         if self.settings.empty_set == "old":
             old = old | ~(candidates & ctx.new_mask).any(dim=1)
         ctx.pool.judged_old.copy_(old)
-        sets = reallocate(candidates, old, judgement.nearest, ctx.new_mask)
+        placed = candidates & (ctx.prototypes.known | ctx.new_mask)  # c* must be a class that has a prototype
+        sets = reallocate(placed, old, judgement.nearest, ctx.new_mask)
         return torch.where(sets.any(dim=1, keepdim=True), sets, candidates)
 
     def begin_epoch(self) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from ipll.errors import DataError
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -49,15 +51,24 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls `write` with a temporary path beside `path`, brings the file to the disk and renames it."""
+    """Calls `write` with a temporary path beside `path`, brings the file to the disk and renames it.
+
+    Missing folders are made. What the disk refuses is a DataError.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}. Choose another place, or make room."
+        ) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -31,7 +31,10 @@ class RunFolder:
     def create(cls, path: Path, *, overwrite: bool = False) -> RunFolder:
         """A folder for a new run; one that holds a run already is refused, unless it may be overwritten."""
         check_free(path, overwrite=overwrite)
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the folder {path}: {error.strerror}. Choose another --out.") from None
         folder = cls(path)
         for name in ("result.json", "config.toml", "metrics.jsonl", "gallery.npz", "report.html", "stream.npz"):
             (path / name).unlink(missing_ok=True)
@@ -68,9 +71,10 @@ class RunFolder:
         write_text(metrics, "".join(kept))
         return found
 
-    def finish(self, result: dict[str, Any], gallery: list[dict[str, Any]], images: Any) -> None:
-        path = self.path / "gallery.npz"
-        write_atomically(path, lambda temporary: _save_gallery(temporary, gallery, images))
+    def save_gallery(self, gallery: list[dict[str, Any]], images: Any) -> None:
+        write_atomically(self.path / "gallery.npz", lambda temporary: _save_gallery(temporary, gallery, images))
+
+    def finish(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", result)
 
     def close(self) -> None:
@@ -79,8 +83,9 @@ class RunFolder:
 
 def check_free(path: Path, *, overwrite: bool = False) -> None:
     """Raises unless a new run may use this folder."""
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path} is a file, not a folder: choose another --out.")
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise RunError(f"{place} is a file, not a folder: choose another --out.")
     if overwrite:
         return
     if (path / "result.json").exists():

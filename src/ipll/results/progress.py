@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -16,14 +17,14 @@ from ipll.learner import Position
 class Reporter(Protocol):
     """Is told how a run goes. The default one says nothing."""
 
-    def begin(self, config: Config, stream: Stream, position: Position) -> None: ...
+    def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None: ...
     def step(self, position: Position, steps: int) -> None: ...
     def task(self, record: dict[str, Any]) -> None: ...
     def end(self) -> None: ...
 
 
 class Silent:
-    def begin(self, config: Config, stream: Stream, position: Position) -> None: ...
+    def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None: ...
     def step(self, position: Position, steps: int) -> None: ...
     def task(self, record: dict[str, Any]) -> None: ...
     def end(self) -> None: ...
@@ -41,10 +42,9 @@ class LiveProgress:
             console=console,
             disable=not console.is_terminal,
         )
-        self.accuracies: list[float] = []
 
-    def begin(self, config: Config, stream: Stream, position: Position) -> None:
-        self.config, self.tasks = config, len(stream)
+    def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
+        self.config, self.tasks, self.accuracies = config, len(stream), list(accuracies)
         memory = next(p.settings.size if p.kind != "none" else 0 for p in config.parts if p.family == "memory")
         self.work = [int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))]
         self.start, self.started = self._done(position, 1), time.monotonic()
@@ -81,6 +81,7 @@ class LiveProgress:
                 f"{self.config.method}: task {record['task'] + 1}/{self.tasks}, {record['seen_classes']} classes seen, "
                 f"accuracy {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}",
                 highlight=False,
+                soft_wrap=True,
             )
 
     def end(self) -> None:

@@ -61,17 +61,20 @@ class Run:
         return charts.swatch(self.number)
 
 
-def write_report(runs: Sequence[Path], out: Path) -> None:
-    """Reads the folders of finished runs and writes one page that shows them, side by side if there are several."""
+def write_report(runs: Sequence[Path], out: Path, results: Sequence[dict[str, Any]] | None = None) -> None:
+    """Writes one page that shows finished runs, side by side if there are several.
+
+    `results` are read from the folders unless they are given, as they are for a run that is about to finish.
+    """
     if not runs:
         raise RunError("a report needs at least one run: name the folder of a finished run.")
-    page = render([Path(run) for run in runs])
+    page = render([Path(run) for run in runs], results)
     write_text(out, page.encode("utf-8", "replace").decode("utf-8"))  # folder names need not be valid Unicode
 
 
-def render(folders: Sequence[Path]) -> str:
+def render(folders: Sequence[Path], results: Sequence[dict[str, Any]] | None = None) -> str:
     """-> the page's HTML."""
-    results = [_read(folder) for folder in folders]
+    results = results or [_read(folder) for folder in folders]
     methods = method_table()
     runs = [
         Run(folder, i, name, result, _gallery(folder, result), methods.get(result["method"], {}).get("doc", ""))

@@ -8,6 +8,7 @@ two-means split, follows the same updates and stopping rule (a test compares the
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,21 +33,34 @@ def lower_component(values: Tensor, *, max_iter: int, tol: float, reg: float) ->
     e = values.double()[:, None]  # [n, 1]
     upper = two_means(values.double())
     responsibilities = torch.stack([~upper, upper], dim=1).double()
+    mixture = _maximise(e, responsibilities, reg)
     bound = -math.inf
-    means = e.new_zeros(2)
     for _ in range(max_iter):
-        means, variances, shares = _maximise(e, responsibilities, reg)
-        log_joint = shares.log() - 0.5 * (math.log(2 * math.pi) + variances.log() + (e - means) ** 2 / variances)
-        log_total = torch.logsumexp(log_joint, dim=1, keepdim=True)
-        responsibilities = (log_joint - log_total).exp()
-        previous, bound = bound, float(log_total.mean())
+        responsibilities, log_likelihood = _expect(e, mixture)
+        mixture = _maximise(e, responsibilities, reg)
+        previous, bound = bound, float(log_likelihood)
         if abs(bound - previous) < tol:
             break
-    return responsibilities[:, means.argmin()].to(values.dtype)
+    responsibilities, _ = _expect(e, mixture)
+    return responsibilities[:, mixture.means.argmin()].to(values.dtype)
 
 
-def _maximise(e: Tensor, responsibilities: Tensor, reg: float) -> tuple[Tensor, Tensor, Tensor]:
+class _Mixture(NamedTuple):
+    means: Tensor  # [2]
+    variances: Tensor
+    shares: Tensor
+
+
+def _expect(e: Tensor, mixture: _Mixture) -> tuple[Tensor, Tensor]:
+    """-> responsibilities [n, 2] and the mean log-likelihood."""
+    means, variances, shares = mixture
+    log_joint = shares.log() - 0.5 * (math.log(2 * math.pi) + variances.log() + (e - means) ** 2 / variances)
+    log_total = torch.logsumexp(log_joint, dim=1, keepdim=True)
+    return (log_joint - log_total).exp(), log_total.mean()
+
+
+def _maximise(e: Tensor, responsibilities: Tensor, reg: float) -> _Mixture:
     weights = responsibilities.sum(dim=0) + 10 * torch.finfo(e.dtype).eps
     means = (responsibilities * e).sum(dim=0) / weights
     variances = (responsibilities * (e - means) ** 2).sum(dim=0) / weights + reg
-    return means, variances, weights / weights.sum()
+    return _Mixture(means, variances, weights / weights.sum())
