@@ -40,7 +40,7 @@ class StopAt(Silent):
         self.positions: list[Position] = []
         self.tasks = 0
 
-    def step(self, position: Position, steps: int) -> None:
+    def step(self, position: Position, steps: int, phases: int) -> None:
         self.positions.append(position)
         if len(self.positions) == self.at_step:
             signal.raise_signal(self.number)
@@ -49,6 +49,12 @@ class StopAt(Silent):
         self.tasks += 1
         if self.tasks == self.at_task:
             signal.raise_signal(self.number)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Python's own handling of Ctrl-C, also where the tests run in the background and SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

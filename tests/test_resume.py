@@ -203,7 +203,7 @@ def test_without_a_folder_ctrl_c_is_pythons_own(quick: dict[str, Any], stop_at: 
 
 def test_the_second_ctrl_c_does_not_wait(quick: dict[str, Any], tmp_path: Path) -> None:
     class Impatient(Silent):
-        def step(self, position: Position, steps: int) -> None:
+        def step(self, position: Position, steps: int, phases: int) -> None:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 

@@ -21,6 +21,7 @@ from ipll.rng import torch_generator
 
 if TYPE_CHECKING:
     from ipll.data.augment import Views
+    from ipll.memory.base import Memory
     from ipll.prototypes import Prototypes
     from ipll.separation.base import Separation
 
@@ -68,8 +69,10 @@ class Context:
     teacher: Network
     prototypes: Prototypes
     separation: Separation
+    memory: Memory
     views: Views
     pool: Pool
+    phase: Phase  # the one being trained
 
     def __init__(self, seed: int, capacity: int, device: torch.device) -> None:
         self.seed, self.capacity, self.device = seed, capacity, device
@@ -152,11 +155,14 @@ class Phase:
             yield from (w for w in part.parameters() if w.requires_grad)
 
 
+AUTOMATIC = frozenset({"prototypes", "projection", "strong view"})  # there as soon as a part needs them
+
+
 class Component(nn.Module):
     """Base of all parts: a dozen hooks that do nothing."""
 
     Settings: ClassVar[type[Any]] = NoSettings
-    needs: ClassVar[frozenset[str]] = frozenset()  # 'prototypes', 'separation', 'memory', 'strong view'
+    needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', and the words of AUTOMATIC
     provides: ClassVar[frozenset[str]] = frozenset()
     views: ClassVar[tuple[str, ...]] = ()  # views besides the weak one that go through the network
 

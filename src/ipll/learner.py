@@ -58,24 +58,26 @@ class Learner(nn.Module):
         super().__init__()
         self.config = config
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
-        bf16 = use_bf16(config.train.precision, ctx.device)
-        network = Network(config.model, channels, classes, config.seed, bf16=bf16)
-        self.network = ctx.network = channels_last(network.to(ctx.device))
-        self.teacher = ctx.teacher = copy.deepcopy(self.network).requires_grad_(False).eval()
         ctx.parts = assemble(config.parts, config.prototypes)
         self.parts = nn.ModuleList(ctx.parts)
+        project = any("projection" in part.needs for part in ctx.parts)
+        bf16 = use_bf16(config.train.precision, ctx.device)
+        network = Network(config.model, channels, classes, config.seed, project=project, bf16=bf16)
+        self.network = ctx.network = channels_last(network.to(ctx.device))
+        self.teacher = ctx.teacher = copy.deepcopy(self.network).requires_grad_(False).eval()
         ctx.views = Views(config.augment, mean, std, ctx.device)
         if prototypes := part_of(ctx.parts, Prototypes):
             ctx.prototypes = prototypes
         if separation := part_of(ctx.parts, Separation):
             ctx.separation = separation
-        self.memory = self._one(Memory)
+        self.memory = ctx.memory = self._one(Memory)
         self.classifier = self._one(Classifier)
         self.update = self._one(Update)
         for part in ctx.parts:
             part.build(ctx)
         self.sums: dict[str, Tensor] = {}  # terms of the loss, summed over the steps of the current epoch
         self.steps = self.batch_size = 0  # of the current epoch
+        self.phases = 1  # of the current task
         self._momenta: dict[int, Tensor] = {}
 
     def _one(self, kind: type[T]) -> T:
@@ -91,6 +93,7 @@ class Learner(nn.Module):
             self._begin_task(task)
             start = Position(task.index)
         phases = self._phases()
+        self.phases = len(phases)
         for number in range(start.phase, len(phases)):
             yield from self._train(phases[number], start)
             start = Position(task.index, number + 1)
@@ -100,7 +103,7 @@ class Learner(nn.Module):
         ctx, train = self.ctx, self.config.train
         self.update.begin_phase(phase.parameters(), momentum=train.momentum, weight_decay=train.weight_decay)
         self.update.set_momenta(self._momenta)
-        ctx.epochs = train.epochs
+        ctx.phase, ctx.epochs = phase, train.epochs
         rows = training_rows(ctx)
         for epoch in range(start.epoch, train.epochs):
             first = start.step if epoch == start.epoch else 0
@@ -122,7 +125,8 @@ class Learner(nn.Module):
             ctx.forget_features()
             self._check_losses(epoch)
             yield Position(ctx.task, start.phase, epoch + 1)
-        self._momenta = self.update.momenta() if train.momentum_buffers == "carried" else {}
+        carried = train.momentum_buffers == "carried" and phase.network is self.network
+        self._momenta = self.update.momenta() if carried else {}
 
     def _step(self, phase: Phase, batch: Batch) -> None:
         with torch.no_grad():
@@ -132,10 +136,14 @@ class Learner(nn.Module):
 
         def loss() -> Tensor:
             out = self._forward(phase, batch)
-            if not first:
-                first.update(out)
-                self._decide_targets(phase, batch, out)
-            return self._total(phase, batch, out)
+            if first:
+                return self._total(phase, batch, out)[0]
+            first.update(out)
+            self._decide_targets(phase, batch, out)
+            total, terms = self._total(phase, batch, out)
+            for name, value in terms.items():
+                self.sums[name] = self.sums.get(name, 0) + value.detach()
+            return total
 
         self.update.step(loss)
         with torch.no_grad():
@@ -158,7 +166,7 @@ class Learner(nn.Module):
             if decided := part.targets(batch.p, out, batch):
                 batch.targets, batch.store = decided
 
-    def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> Tensor:
+    def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
         targets = batch.targets
         assert targets is not None
         for part in phase.parts:
@@ -169,9 +177,7 @@ class Learner(nn.Module):
                 if name in terms:
                     terms[name] = weight * terms[name]
         total = torch.stack(list(terms.values())).sum()
-        for name, value in (terms | {"total": total}).items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach()
-        return total
+        return total, terms | {"total": total}
 
     def _lr(self, epoch: int) -> float:
         train = self.config.train

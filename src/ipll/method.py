@@ -7,22 +7,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import product
 from typing import Any
 
 # The members register themselves when imported.
 from ipll.auxiliary import consistency as _consistency  # noqa: F401
+from ipll.auxiliary import contrastive as _contrastive  # noqa: F401
+from ipll.auxiliary import prototype_kl as _prototype_kl  # noqa: F401
 from ipll.classifier import members as _classifiers  # noqa: F401
-from ipll.component import FAMILIES, Component
+from ipll.component import AUTOMATIC, FAMILIES, Component
+from ipll.disambiguation import papi as _papi  # noqa: F401
 from ipll.disambiguation import pgdr as _pgdr  # noqa: F401
+from ipll.disambiguation import pico as _pico  # noqa: F401
 from ipll.disambiguation import proden as _proden  # noqa: F401
 from ipll.errors import ConfigError, suggest
 from ipll.memory import by_class as _by_class  # noqa: F401
+from ipll.memory import herding as _herding  # noqa: F401
 from ipll.prototypes import Prototypes, PrototypeSettings
+from ipll.retention import ancl as _ancl  # noqa: F401
+from ipll.retention import bic as _bic  # noqa: F401
 from ipll.retention import distillation as _distillation  # noqa: F401
+from ipll.retention import er_ace as _er_ace  # noqa: F401
+from ipll.retention import wa as _wa  # noqa: F401
+from ipll.separation import model_output as _model_output  # noqa: F401
 from ipll.separation import prototype_distance as _prototype_distance  # noqa: F401
+from ipll.update import c_flat as _c_flat  # noqa: F401
 from ipll.update import sgd as _sgd  # noqa: F401
-
-AUTOMATIC = frozenset({"prototypes"})  # what is there as soon as a part needs it
 
 
 @dataclass(frozen=True)
@@ -36,18 +46,30 @@ class PartConfig:
 
 @cache
 def method_table() -> dict[str, dict[str, Any]]:
-    """All named methods: name -> its entry of methods.toml, aliases resolved, variants laid over their base."""
-    entries = tomllib.loads(resources.files("ipll").joinpath("methods.toml").read_text())
-    variants = entries.pop("variant")
-    methods = {name: {k: v for k, v in entry.items() if k != "aliases"} for name, entry in entries.items()}
-    for name, entry in entries.items():
-        for alias in entry.get("aliases", ()):
-            methods[alias] = methods[name] | {"doc": f"the same as {name}"}
-    for variant, entry in variants.items():
-        for base in entry["on"]:
-            doc = f"{base} {entry['doc']}"
-            methods[f"{base}/{variant}"] = methods[base] | {k: v for k, v in entry.items() if k != "on"} | {"doc": doc}
+    """All named methods: name -> what it is made of, from methods.toml."""
+    rows = tomllib.loads(resources.files("ipll").joinpath("methods.toml").read_text())
+    methods: dict[str, dict[str, Any]] = {}
+    for (dis, first), (ret, second) in product(rows["disambiguation"].items(), rows["retention"].items()):
+        doc = f"{first['doc']} with {second['doc']}"
+        methods[dis if ret == "none" else f"{dis}+{ret}"] = _over(first, second) | {"doc": doc}
+    plain = rows["pgdr"]["pgdr"]
+    for name, row in rows["pgdr"].items():
+        aliases = row.get("aliases", ())
+        methods[name] = {key: value for key, value in _over(plain, row).items() if key != "aliases"}
+        methods |= {alias: methods[name] | {"doc": f"the same as {name}"} for alias in aliases}
+        for variant, change in rows["variant"].items():
+            varied = _over(methods[name], change)
+            dropped = varied.pop("without", ())
+            kept = [kind for kind in varied["auxiliary"] if kind not in dropped]
+            methods[f"{name}/{variant}"] = varied | {"auxiliary": kept, "doc": f"{name} {change['doc']}"}
     return methods
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One row laid over another. A family's other member drops the settings that were meant for the former."""
+    changed = {family for family in FAMILIES if family in above}
+    kept = {key: value for key, value in below.items() if key.split(".")[0] not in changed or key in changed}
+    return {**kept, **above}
 
 
 def method_entry(name: str) -> Mapping[str, Any]:

@@ -162,7 +162,7 @@ class Execution:
                 self.spent["samples"] += self.learner.steps * self.learner.batch_size
                 self._record(self.observer.after_epoch(self.learner, position))
                 self.tick = time.monotonic()
-            self.reporter.step(position, self.learner.steps)
+            self.reporter.step(position, self.learner.steps, self.learner.phases)
             if asked or time.monotonic() - self.kept > self.config.train.checkpoint_seconds:
                 self._count_training()
                 self._keep()

@@ -87,11 +87,11 @@ class Live:
         record: list[Step] = []
         total_of = learner._total
 
-        def recording(phase: Phase, batch: Batch, out: dict[str, Output]) -> Tensor:
-            total = total_of(phase, batch, out)
+        def recording(phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
+            total, terms = total_of(phase, batch, out)
             network = copy.deepcopy(phase.network)
             record.append(Step(batch, dict(out), learner.ctx.epoch, batch.p.clone(), total.detach(), network))
-            return total
+            return total, terms
 
         learner._total = recording  # type: ignore[method-assign]
         for position in learner.fit(self.task(learner, t)):

@@ -43,7 +43,7 @@ def test_eq1_cross_entropy(scale: float) -> None:
 def test_ce_is_on_the_weak_view_and_cr_on_the_strong_one_with_the_same_targets() -> None:
     weak, p = random_problem(0, 3.0)
     strong, _ = random_problem(1, 3.0)
-    out = {"weak": Output(weak, weak, weak), "strong": Output(strong, strong, strong)}
+    out = {"weak": Output(weak, weak, weak, weak[:, :0]), "strong": Output(strong, strong, strong, strong[:, :0])}
     batch = Batch(torch.arange(N), p > 0, torch.zeros_like(p), torch.zeros(N).bool(), {})
     ce = Disambiguation(None).losses(out, p, batch)
     cr = Consistency(Consistency.Settings()).losses(out, p, batch)
@@ -68,7 +68,7 @@ def test_eq10_distillation(live: Live, literal: bool, temperature: float) -> Non
     logits[:, ctx.seen :] = MASKED
     logits.requires_grad_()
     distillation.before(batch)
-    kd = distillation.losses({"weak": Output(logits, logits, logits)}, batch.p, batch)["kd"]
+    kd = distillation.losses({"weak": Output(logits, logits, logits, logits[:, :0])}, batch.p, batch)["kd"]
     teacher = array(learner.teacher(weak).logits)
     expected = reference.distillation(
         teacher, array(logits), ctx.old, ctx.seen, temperature=temperature, literal=literal

@@ -29,7 +29,10 @@ def problem(seed: int) -> tuple[Batch, dict[str, Output]]:
     p = torch.where(p.sum(dim=1, keepdim=True) > 0, p, sets.float())
     batch = Batch(torch.arange(N), sets, p / p.sum(dim=1, keepdim=True), torch.arange(N) >= N // 2, {})
     weak, strong = (torch.from_numpy(rng.normal(scale=2, size=(N, CLASSES))).float() for _ in range(2))
-    return batch, {"weak": Output(weak, weak, weak), "strong": Output(strong, strong, strong)}
+    return batch, {
+        "weak": Output(weak, weak, weak, weak[:, :0]),
+        "strong": Output(strong, strong, strong, strong[:, :0]),
+    }
 
 
 def pgdr(epoch: int = 0, epochs: int = 1, **settings: Any) -> Pgdr:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ipll.component import FAMILIES, Component
+from ipll.component import FAMILIES, Component, Context
+from ipll.prototypes import weighted_means
 from ipll.settings import check_choice, setting
 
 
@@ -49,3 +50,28 @@ class PrototypeClassifier(Classifier):
             return -prototypes.distances(features)
         cosines = F.normalize(features, dim=1) @ F.normalize(prototypes.mu, dim=1).T
         return cosines.masked_fill(~prototypes.known, -torch.inf)
+
+
+@FAMILIES["classifier"].register("exemplar-means")
+class ExemplarMeans(Classifier):
+    """iCaRL's nearest mean of exemplars: features and means on the unit sphere. A class without exemplars keeps the
+    mean that it had."""
+
+    needs = frozenset({"memory"})
+    means: Tensor  # [capacity, dim]
+    known: Tensor  # [capacity] bool
+
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.register_buffer("means", torch.zeros(ctx.capacity, ctx.network.dim, device=ctx.device))
+        self.register_buffer("known", torch.zeros(ctx.capacity, dtype=torch.bool, device=ctx.device))
+
+    def end_task(self) -> None:
+        memory = self.ctx.memory
+        features = F.normalize(self.ctx.embed(memory.samples)[0], dim=1)
+        means, filled = weighted_means(features, F.one_hot(memory.classes, self.ctx.capacity).to(features.dtype))
+        self.means.copy_(torch.where(filled[:, None], F.normalize(means, dim=1), self.means))
+        self.known |= filled
+
+    def scores(self, features: Tensor, logits: Tensor) -> Tensor:
+        return -torch.cdist(F.normalize(features, dim=1), self.means).masked_fill(~self.known, torch.inf)

@@ -25,7 +25,7 @@ def batches(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[B
         generator = ctx.generator("views", ctx.task, phase.name, ctx.epoch, chunk)
         samples = pool.samples[rows.flatten()]
         views = {"weak": ctx.views.weak(samples, generator)}
-        if "strong" in names:
+        if "strong" in names or any("strong view" in part.needs for part in phase.parts):
             views["strong"] = ctx.views.strong(samples, generator)
         split = {name: view.view(*rows.shape, *view.shape[1:]).unbind() for name, view in views.items()}
         for step in range(len(rows)):

@@ -16,24 +16,57 @@ from ipll.settings import check, check_choice, setting
 
 
 @dataclass(frozen=True)
-class PgdrSettings:
+class MomentumSettings:
     beta_start: float = setting(0.8, "momentum of the pseudo-labels in a task's first epoch (Eq. 6)", "paper")
     beta_end: float = setting(0.6, "and in its last; linear in between", "paper")
-    empty_set: str = setting(
-        "old", "a sample without a new candidate: 'old' (it joins D_old) or 'restore' (it keeps S_i)"
-    )
     memory_targets: str = setting("update", "pseudo-labels of memory samples: 'update' or 'freeze'")
 
     def __post_init__(self) -> None:
         for name in ("beta_start", "beta_end"):
             value = getattr(self, name)
             check(0 <= value <= 1, f"disambiguation.{name}", "be in [0, 1]", value)
-        check_choice("disambiguation.empty_set", self.empty_set, ("old", "restore"))
         check_choice("disambiguation.memory_targets", self.memory_targets, ("update", "freeze"))
 
 
+class MomentumLabels(Disambiguation):
+    """Base: p <- beta p + (1 - beta) z, before the loss (Eq. 6); a member says which candidate z is."""
+
+    Settings = MomentumSettings
+    beta: Tensor  # 0-d, filled in place
+
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.register_buffer("beta", torch.zeros((), device=ctx.device))
+
+    def begin_epoch(self) -> None:
+        done = self.ctx.epoch / max(self.ctx.epochs - 1, 1)
+        self.beta.fill_(self.settings.beta_start + done * (self.settings.beta_end - self.settings.beta_start))
+
+    def scores(self, out: Output) -> Tensor:
+        """-> [n, capacity]; z is the candidate with the highest score."""
+        raise NotImplementedError
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
+        z = F.one_hot(predict_within(self.scores(out["weak"]), batch.candidates), p.shape[1]).to(p.dtype)
+        updated = self.beta * p + (1 - self.beta) * z
+        if self.settings.memory_targets == "freeze":
+            updated = torch.where(batch.from_memory[:, None], p, updated)
+        return updated, updated
+
+
+@dataclass(frozen=True)
+class PgdrSettings(MomentumSettings):
+    empty_set: str = setting(
+        "old", "a sample without a new candidate: 'old' (it joins D_old) or 'restore' (it keeps S_i)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("disambiguation.empty_set", self.empty_set, ("old", "restore"))
+
+
 @FAMILIES["disambiguation"].register("pgdr")
-class Pgdr(Disambiguation):
+class Pgdr(MomentumLabels):
     """Old candidates are settled by prototypes before training, new ones by momentum on the network's predictions.
 
     The argmax of Eq. 6 runs over the original set S_i, so a label that the re-allocation dropped can come back.
@@ -42,11 +75,6 @@ class Pgdr(Disambiguation):
 
     Settings = PgdrSettings
     needs = frozenset({"separation", "prototypes"})
-    beta: Tensor  # 0-d, filled in place
-
-    def build(self, ctx: Context) -> None:
-        super().build(ctx)
-        self.register_buffer("beta", torch.zeros((), device=ctx.device))
 
     def first_sets(self) -> Tensor:
         ctx, candidates = self.ctx, super().first_sets()
@@ -62,16 +90,23 @@ class Pgdr(Disambiguation):
         sets = reallocate(placed, old, judgement.nearest, ctx.new_mask)
         return torch.where(sets.any(dim=1, keepdim=True), sets, candidates)
 
-    def begin_epoch(self) -> None:
-        done = self.ctx.epoch / max(self.ctx.epochs - 1, 1)
-        self.beta.fill_(self.settings.beta_start + done * (self.settings.beta_end - self.settings.beta_start))
+    def scores(self, out: Output) -> Tensor:
+        return out.logits
 
-    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
-        z = F.one_hot(predict_within(out["weak"].logits, batch.candidates), p.shape[1]).to(p.dtype)
-        updated = self.beta * p + (1 - self.beta) * z
-        if self.settings.memory_targets == "freeze":
-            updated = torch.where(batch.from_memory[:, None], p, updated)
-        return updated, updated
+
+@FAMILIES["disambiguation"].register("prototype-prediction")
+class PrototypePrediction(MomentumLabels):
+    """The ablation 'PGDR w PP': z is the candidate with the nearest prototype, and prototypes move every epoch.
+
+    A candidate without a prototype yet counts as farthest. So early in a task old classes are favoured, the bias
+    that the paper describes for this variant. Use it with prototypes.update=epoch.
+    """
+
+    needs = frozenset({"prototypes"})
+
+    def scores(self, out: Output) -> Tensor:
+        far = torch.finfo(out.features.dtype).max
+        return -self.ctx.prototypes.distances(out.features).clamp_max(far)
 
 
 def reallocate(candidates: Tensor, old: Tensor, nearest: Tensor, new_mask: Tensor) -> Tensor:

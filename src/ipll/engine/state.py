@@ -35,3 +35,8 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def part_of(parts: Iterable[object], kind: type[T]) -> T | None:
     """-> the one part of a kind, or None."""
     return next((part for part in parts if isinstance(part, kind)), None)
+
+
+def copy_state(source: nn.Module, target: nn.Module) -> None:
+    """Gives `target` the parameters and buffers of `source`; in place where sizes agree."""
+    load_tensors(target, source.state_dict())

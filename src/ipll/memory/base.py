@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from ipll.component import FAMILIES, Component, Context
-from ipll.settings import check, setting
+from ipll.settings import check, check_choice, setting
 
 
 @dataclass(frozen=True)
 class MemorySettings:
     size: int = setting(2000, "m, the number of samples kept in all", "paper")
+    batches: str = setting("joint", "'joint': memory and task are shuffled together; 'paired': as many of each a step")
 
     def __post_init__(self) -> None:
         check(self.size >= 0, "memory.size", "not be negative", self.size)
+        check_choice("memory.batches", self.batches, ("joint", "paired"))
 
 
 class Memory(Component):
@@ -28,6 +30,7 @@ class Memory(Component):
     samples: Tensor  # [m, ...]
     candidates: Tensor  # [m, capacity] bool
     p: Tensor  # [m, capacity] float
+    classes: Tensor  # [m] int64, argmax over S_i of f when it was kept
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)
@@ -36,6 +39,7 @@ class Memory(Component):
         self.register_buffer("samples", torch.zeros(0, dtype=torch.uint8, device=ctx.device))
         self.register_buffer("candidates", empty.bool())
         self.register_buffer("p", empty)
+        self.register_buffer("classes", torch.zeros(0, dtype=torch.int64, device=ctx.device))
 
     def select(self) -> Tensor:
         """-> rows of the pool to keep [at most size]."""
@@ -45,13 +49,32 @@ class Memory(Component):
         pool, rows = self.ctx.pool, self.select()
         self.ids, self.samples = pool.ids[rows], pool.samples[rows]
         self.candidates, self.p = pool.candidates[rows], pool.p[rows]
+        self.classes = self.ctx.pool_predictions()[rows]
 
     def order(self, rows: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:
-        """-> rows of the pool for one epoch [steps, batch]: a permutation, wrapped around to fill the last batch."""
-        size = min(batch_size, len(rows))
-        steps = -(-len(rows) // size)
-        shuffled = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
-        return torch.cat([shuffled, shuffled[: steps * size - len(rows)]]).view(steps, size)
+        """-> rows of the pool for one epoch [steps, batch].
+
+        Joint: a permutation, wrapped around to fill the last batch. Paired: the same of the task's own samples, and
+        beside each batch one of the same size from the memory, which is gone through again and again.
+        """
+        kept = rows[rows >= self.ctx.pool.incoming]
+        if self.settings.batches == "joint" or not len(kept):
+            return _shuffled(rows, -(-len(rows) // batch_size), batch_size, generator)
+        own = rows[: len(rows) - len(kept)]
+        steps = -(-len(own) // batch_size)
+        parts = [_shuffled(part, steps, min(batch_size, len(own)), generator) for part in (own, kept)]
+        return torch.cat(parts, dim=1)
+
+
+def _shuffled(rows: Tensor, steps: int, batch_size: int, generator: torch.Generator) -> Tensor:
+    """-> [steps, batch]: permutations of `rows`, one behind the other as often as needed; few rows, small batches."""
+    size = min(batch_size, len(rows))
+    shuffled = [rows[torch.randperm(len(rows), generator=generator, device=rows.device)]]
+    while len(shuffled) * len(rows) < steps * size:
+        last = steps * size - len(shuffled) * len(rows) < len(rows)  # the last batch is filled by wrapping around
+        again = shuffled[0] if last else rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
+        shuffled.append(again)
+    return torch.cat(shuffled)[: steps * size].view(steps, size)
 
 
 @FAMILIES["memory"].register("none")

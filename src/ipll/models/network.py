@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipll.models.backbones import BACKBONES, build_backbone
-from ipll.rng import torch_generator
-from ipll.settings import check_choice, setting
+from ipll.rng import key, torch_generator
+from ipll.settings import check, check_choice, setting
 
 MASKED = -1e4  # the logit of a class that is not born yet: finite, so that 0 * log-probability stays 0
 
@@ -22,15 +22,20 @@ class Output(NamedTuple):
     features: Tensor  # [n, dim]
     logits: Tensor  # [n, capacity]
     shaped: Tensor  # [n, capacity]
+    embedding: Tensor  # [n, width] of the projection, on the unit sphere; [n, 0] without one
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     backbone: str = setting("resnet18", "the feature extractor phi", "paper")
+    head: str = setting("linear", "'linear', or 'cosine': both sides normalised, no bias")
     new_rows: str = setting("random", "a new class's row of the head: 'random' or 'zero'")
+    projection: int = setting(128, "width of the projection head, for methods that have one", "paper")
 
     def __post_init__(self) -> None:
         BACKBONES[self.backbone]
+        check_choice("model.head", self.head, tuple(HEADS))
+        check(self.projection >= 1, "model.projection", "be at least 1", self.projection)
         check_choice("model.new_rows", self.new_rows, ("random", "zero"))
 
 
@@ -62,19 +67,47 @@ class LinearHead(nn.Module):
         return torch.where(self.born, logits, MASKED)
 
 
-class Network(nn.Module):
-    """f: features from the backbone, logits from the head; both float32 whatever the arithmetic inside."""
+class CosineHead(LinearHead):
+    """Cosines between features and class weights, times a scale (ER-ACE's official head); the bias is not used."""
 
-    def __init__(self, config: ModelConfig, channels: int, capacity: int, seed: int, *, bf16: bool = False) -> None:
+    SCALE = 10.0
+
+    def forward(self, features: Tensor) -> Tensor:
+        cosines = F.linear(F.normalize(features, dim=1), F.normalize(self.weight, dim=1))
+        return torch.where(self.born, self.SCALE * cosines, MASKED)
+
+
+HEADS = {"linear": LinearHead, "cosine": CosineHead}
+
+
+class Network(nn.Module):
+    """f: features from the backbone, logits from the head, and an embedding where a method projects features.
+
+    What comes out is float32, whatever the arithmetic inside.
+    """
+
+    def __init__(
+        self, config: ModelConfig, channels: int, capacity: int, seed: int, *, project: bool = False, bf16: bool = False
+    ) -> None:
         super().__init__()
         self.bf16 = bf16
         backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"))
         self.backbone: nn.Module = backbone
         self.dim = int(backbone.dim)
-        self.head = LinearHead(self.dim, capacity)
+        self.head = HEADS[config.head](self.dim, capacity)
+        self.projection = _projection(self.dim, config.projection, seed) if project else None
+        self.width = config.projection if project else 0  # of the embedding
 
     def forward(self, x: Tensor) -> Output:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             features = self.backbone(x)
             logits = self.head(features).float()
-        return Output(features.float(), logits, logits)
+            embedding = self.projection(features) if self.projection else features[:, :0]
+        return Output(features.float(), logits, logits, F.normalize(embedding.float(), dim=1))
+
+
+def _projection(dim: int, width: int, seed: int) -> nn.Sequential:
+    """Two linear layers (as PiCO and PaPi have them), initialised from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key(seed, "projection"))
+        return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, width))

@@ -18,14 +18,14 @@ class Reporter(Protocol):
     """Is told how a run goes. The default one says nothing."""
 
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None: ...
-    def step(self, position: Position, steps: int) -> None: ...
+    def step(self, position: Position, steps: int, phases: int) -> None: ...
     def task(self, record: dict[str, Any]) -> None: ...
     def end(self) -> None: ...
 
 
 class Silent:
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None: ...
-    def step(self, position: Position, steps: int) -> None: ...
+    def step(self, position: Position, steps: int, phases: int) -> None: ...
     def task(self, record: dict[str, Any]) -> None: ...
     def end(self) -> None: ...
 
@@ -45,6 +45,7 @@ class LiveProgress:
 
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
         self.config, self.tasks, self.accuracies = config, len(stream), list(accuracies)
+        self.phases = 1
         memory = next(p.settings.size if p.kind != "none" else 0 for p in config.parts if p.family == "memory")
         self.work = [int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))]
         self.start, self.started = self._done(position, 1), time.monotonic()
@@ -52,13 +53,16 @@ class LiveProgress:
         self.bar.start()
 
     def _done(self, position: Position, steps: int) -> float:
-        """The share of the whole work, counted in samples."""
+        """The share of the whole work, counted in samples; every phase of a task counts the same."""
+        if position.task == self.tasks:
+            return 1.0
         epochs = self.config.train.epochs
-        within = (position.epoch + position.step / max(steps, 1)) / epochs if position.task < self.tasks else 0.0
-        current = self.work[position.task] if position.task < self.tasks else 0
-        return (sum(self.work[: position.task]) + min(within, 1.0) * current) / sum(self.work)
+        epoch = position.phase * epochs + position.epoch + position.step / max(steps, 1)
+        within = min(epoch / (epochs * self.phases), 1.0)
+        return (sum(self.work[: position.task]) + within * self.work[position.task]) / sum(self.work)
 
-    def step(self, position: Position, steps: int) -> None:
+    def step(self, position: Position, steps: int, phases: int) -> None:
+        self.phases = phases
         if not self.console.is_terminal:
             return
         done = self._done(position, steps)

@@ -1,0 +1,59 @@
+"""ER-ACE: replay with an asymmetric cross-entropy (Caccia et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ipll.component import FAMILIES, Batch, Component, predict_within
+from ipll.models.network import MASKED, Output
+from ipll.settings import check, setting
+
+
+@dataclass(frozen=True)
+class ErAceSettings:
+    warm_up: float = setting(0.05, "share of a task's epochs in which incoming samples see only classes born in it")
+
+    def __post_init__(self) -> None:
+        check(0 <= self.warm_up <= 1, "retention.warm_up", "be in [0, 1]", self.warm_up)
+
+
+@FAMILIES["retention"].register("er-ace")
+class ErAce(Component):
+    """Incoming samples compete only among current classes, so that they do not push old ones down.
+
+    Current are the classes born in the task and those that the network itself predicts for incoming samples of the
+    batch. The union of candidate sets would hold every class, and the mask would do nothing. Memory samples see all
+    seen classes. The loss is the sum of both halves' means, with batches of one part incoming, one part memory.
+    """
+
+    Settings = ErAceSettings
+    needs = frozenset({"memory"})
+
+    def weights(self) -> dict[str, float]:
+        return {"ce": 2.0 if self.ctx.old and len(self.ctx.memory.ids) else 1.0}
+
+    def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
+        incoming = ~batch.from_memory[:, None]
+        predicted = F.one_hot(predict_within(out["weak"].logits.detach(), batch.candidates), targets.shape[1]).bool()
+        warm = self.ctx.epoch < self.settings.warm_up * self.ctx.epochs
+        current = self.ctx.new_mask if warm else self.ctx.new_mask | (predicted & incoming).any(dim=0)
+        allowed, targets = asymmetric(targets, predicted, current, incoming)
+        shaped = {name: o._replace(shaped=torch.where(allowed, o.shaped, MASKED)) for name, o in out.items()}
+        return shaped, targets
+
+
+def asymmetric(targets: Tensor, predicted: Tensor, current: Tensor, incoming: Tensor) -> tuple[Tensor, Tensor]:
+    """-> which classes each sample sees [n, capacity], and its targets, renormalised over them.
+
+    An incoming sample whose target has no weight on a current class sees its predicted class as well, and learns that.
+    """
+    restricted = targets * current
+    weight = restricted.sum(dim=1, keepdim=True)
+    outside = weight <= 0
+    renormalised = torch.where(outside, predicted.to(targets.dtype), restricted / weight.clamp_min(1e-12))
+    allowed = ~incoming | current | (outside & predicted)
+    return allowed, torch.where(incoming, renormalised, targets)

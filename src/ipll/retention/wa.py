@@ -1,0 +1,54 @@
+"""WA: weight aligning after distillation (Zhao et al., CVPR 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ipll.component import FAMILIES
+from ipll.retention.distillation import Distillation, DistillationSettings
+from ipll.settings import setting
+
+
+@dataclass(frozen=True)
+class WeightedSettings(DistillationSettings):
+    temperature: float = setting(2.0, "both softmaxes are taken at this temperature; no factor T^2", "official code")
+
+
+class WeightedDistillation(Distillation):
+    """Distillation that weighs lambda = old / seen classes, against 1 - lambda for the cross-entropy."""
+
+    Settings = WeightedSettings
+
+    def weights(self) -> dict[str, float]:
+        share = self.ctx.old / self.ctx.seen
+        return {"ce": 1 - share, "kd": share * self.settings.weight}
+
+
+@dataclass(frozen=True)
+class WaSettings(WeightedSettings):
+    align_bias: bool = setting(False, "scale the new classes' biases too; the official code leaves them alone")
+
+
+@FAMILIES["retention"].register("wa")
+class Wa(WeightedDistillation):
+    """After a task, the new classes' weights are scaled to the old ones' mean norm. Old and new go by birth."""
+
+    Settings = WaSettings
+
+    def end_task(self) -> None:
+        if self.ctx.old:
+            head = self.ctx.network.head
+            gamma = alignment(head.weight, self.ctx.old_mask, self.ctx.new_mask)
+            factor = torch.where(self.ctx.new_mask, gamma, 1.0)
+            head.weight.mul_(factor[:, None])
+            if self.settings.align_bias:
+                head.bias.mul_(factor)
+
+
+def alignment(weight: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """gamma: the mean norm of the old classes' rows over that of the new ones'."""
+    norms: Tensor = torch.linalg.vector_norm(weight, dim=1)
+    return norms[old].mean() / norms[new].mean()
