@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.models.network import Network, Output
+from ipll.pool import Pool
 from ipll.registry import Registry
 from ipll.rng import torch_generator
 
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
     from ipll.separation.base import Separation
 
 EMBED_CHUNK = 256  # samples per forward pass outside training; larger ones gain little and cost a CPU its cache
-
-
-@dataclass
-class Pool:
-    """D'_t: the samples of the task and, behind them, those of the memory. Columns are classes in arrival order."""
-
-    ids: Tensor  # [n] int64
-    samples: Tensor  # [n, ...]
-    candidates: Tensor  # [n, capacity] bool, the original sets S_i
-    p: Tensor  # [n, capacity] float, the soft targets
-    incoming: int  # rows [0, incoming) are the task's own
-    held_out: Tensor  # [n] bool, rows not trained on
-    judged_old: Tensor  # [incoming] bool, D_old of a method that separates
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 @dataclass

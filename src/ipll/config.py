@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -59,6 +60,10 @@ class TrainConfig:
         check_choice("train.precision", self.precision, ("auto", "float32", "bf16"))
         check(self.threads >= 0, "train.threads", "not be negative", self.threads)
         check(self.checkpoint_seconds >= 0, "train.checkpoint_seconds", "not be negative", self.checkpoint_seconds)
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate in an epoch of a task, from 0."""
+        return self.lr if self.schedule == "constant" else self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -7,7 +7,6 @@ would go on, so that whoever drives it can show progress, keep a checkpoint or s
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.classifier.members import Classifier
-from ipll.component import Batch, Context, Phase, Pool
+from ipll.component import Batch, Context, Phase
 from ipll.config import Config
 from ipll.data.augment import Views
 from ipll.data.loader import batches, training_rows, view_names
@@ -26,12 +25,12 @@ from ipll.errors import RunError
 from ipll.memory.base import Memory
 from ipll.method import assemble
 from ipll.models.network import Network, Output
+from ipll.pool import Pool
 from ipll.prototypes import Prototypes
 from ipll.separation.base import Separation
 from ipll.update.sgd import Update
 
 T = TypeVar("T")
-POOL_STATE = ("p", "held_out", "judged_old")  # what training changes; the rest of a pool comes from task and memory
 
 
 class Position(NamedTuple):
@@ -108,7 +107,7 @@ class Learner(nn.Module):
         for epoch in range(start.epoch, train.epochs):
             first = start.step if epoch == start.epoch else 0
             ctx.epoch = epoch
-            self.update.set_lr(self._lr(epoch))
+            self.update.set_lr(train.lr_at(epoch))
             for part in phase.parts:
                 part.begin_epoch()
             if first == 0:
@@ -179,12 +178,6 @@ class Learner(nn.Module):
         total = torch.stack(list(terms.values())).sum()
         return total, terms | {"total": total}
 
-    def _lr(self, epoch: int) -> float:
-        train = self.config.train
-        if train.schedule == "constant":
-            return train.lr
-        return train.lr * 0.5 * (1 + math.cos(math.pi * epoch / train.epochs))
-
     def _check_losses(self, epoch: int) -> None:
         if not bool(torch.isfinite(self.sums["total"])):
             raise RunError(
@@ -204,24 +197,12 @@ class Learner(nn.Module):
             part.begin_task()
 
     def _set_task(self, task: Task) -> None:
-        ctx, memory, device = self.ctx, self.memory, self.ctx.device
+        ctx, device = self.ctx, self.ctx.device
         ctx.task, ctx.old, ctx.seen = task.index, task.old, task.seen
         classes = torch.arange(ctx.capacity, device=device)
         ctx.old_mask.copy_(classes < task.old)
         ctx.new_mask.copy_((classes >= task.old) & (classes < task.seen))
-        ids, samples = torch.from_numpy(task.ids).to(device), torch.from_numpy(task.samples).to(device)
-        own = torch.zeros(len(ids), ctx.capacity, dtype=torch.bool, device=device)
-        own[:, : task.seen] = torch.from_numpy(task.candidates).to(device)
-        kept = len(memory.ids)
-        ctx.pool = Pool(
-            ids=torch.cat([ids, memory.ids]),
-            samples=torch.cat([samples, memory.samples]) if kept else samples,
-            candidates=torch.cat([own, memory.candidates]),
-            p=torch.cat([torch.zeros(len(ids), ctx.capacity, device=device), memory.p]),
-            incoming=len(ids),
-            held_out=torch.zeros(len(ids) + kept, dtype=torch.bool, device=device),
-            judged_old=torch.zeros(len(ids), dtype=torch.bool, device=device),
-        )
+        ctx.pool = Pool.of(task, self.memory, ctx.capacity, device)
         ctx.forget_features()
 
     def _phases(self) -> list[Phase]:
@@ -251,7 +232,7 @@ class Learner(nn.Module):
         state |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
         if self.ctx.task >= 0:
             state |= {f"momentum.{i}": tensor for i, tensor in self.update.momenta().items()}
-            state |= {f"pool.{name}": getattr(self.ctx.pool, name) for name in POOL_STATE}
+            state |= {f"pool.{name}": tensor for name, tensor in self.ctx.pool.state().items()}
         return state
 
     def restore(self, tensors: dict[str, Tensor], task: Task, *, within: bool) -> None:
@@ -263,5 +244,5 @@ class Learner(nn.Module):
         if within:
             self._set_task(task)
             self.sums = {key[4:]: tensor for key, tensor in named.items() if key.startswith("sum.")}
-            for name in POOL_STATE:
-                getattr(self.ctx.pool, name).copy_(named[f"pool.{name}"])
+            for name, tensor in self.ctx.pool.state().items():
+                tensor.copy_(named[f"pool.{name}"])
