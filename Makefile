@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow check install-test clean
 
 demo: $(VENV)/installed
 	$(BIN)/ipll demo --out runs/demo --overwrite
@@ -16,6 +16,8 @@ test: $(VENV)/installed-test check
 
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -m slow
+
+install-test: $(VENV)/installed-test
 
 check: $(VENV)/installed-test
 	$(BIN)/ruff check .

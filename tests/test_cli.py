@@ -56,13 +56,24 @@ def test_help_names_every_command(main: Any) -> None:
     [
         (
             "run",
-            ["PRESET", "--method", "--set", "--config", "--seed", "--out", "--device", "--data-root", "--overwrite"],
+            [
+                "PRESET",
+                "--method",
+                "--set",
+                "--config",
+                "--seed",
+                "--out",
+                "--device",
+                "--data-root",
+                "--overwrite",
+                "--plugin",
+            ],
         ),
-        ("resume", ["FOLDER", "--device", "--data-root"]),
+        ("resume", ["FOLDER", "--device", "--data-root", "--plugin"]),
         ("demo", ["--out", "--overwrite"]),
-        ("stream", ["PRESET", "--set", "--seed", "--out", "--config", "--data-root"]),
-        ("methods", ["NAME"]),
-        ("datasets", ["--data-root"]),
+        ("stream", ["PRESET", "--set", "--seed", "--out", "--config", "--data-root", "--plugin"]),
+        ("methods", ["NAME", "--preset", "--plugin"]),
+        ("datasets", ["--data-root", "--plugin"]),
         ("report", ["FOLDERS", "--out"]),
     ],
 )
@@ -169,7 +180,7 @@ def test_methods_lists_all_of_them(main: Any) -> None:
     assert set(rows) == set(method_table())
     assert {"pgdr", "proden", "pgdr/no-memory", "pgdr/random-memory", "proden+pgdr"} <= set(rows)
     assert "prototype-distance" in rows["pgdr"][0]
-    assert all(row[1] for row in rows.values())
+    assert all(row[0] for row in rows.values())
 
 
 def test_methods_shows_the_settings_of_one(main: Any) -> None:

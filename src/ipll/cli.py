@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import ipll
@@ -17,10 +18,12 @@ from ipll.data.sources import default_data_root, load_source
 from ipll.data.stream import Stream
 from ipll.demo import run_demo
 from ipll.errors import Interrupted, IpllError
-from ipll.method import method_table
+from ipll.method import canonical, method_entry, method_table
+from ipll.plugins import load_plugins
+from ipll.results.paper import verified
 from ipll.results.progress import LiveProgress
 from ipll.results.report import write_report
-from ipll.results.summary import compare, method_rows, setting_rows
+from ipll.results.summary import compare, made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
 from ipll.run import resume as resume_run
 from ipll.run import run_config
 
@@ -41,6 +44,10 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML 
 Seed = Annotated[int, typer.Option(help="Decides everything random.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Where data sets are kept; else $IPLL_DATA, else ~/.cache/ipll.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="A Python file with parts or methods of your own; repeatable."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
 
 
@@ -54,9 +61,11 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/PRESET-METHOD-seedN.")] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
+    plugin: Plugins = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
+    load_plugins(plugin or ())
     resolved = resolve(preset, method, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     result = run_config(
         resolved,
@@ -74,9 +83,11 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     device: Device = "auto",
     data_root: DataRoot = None,
+    plugin: Plugins = None,
 ) -> None:
-    """Go on with a run that was stopped, from its last checkpoint."""
-    _show(resume_run(folder, device=device, data_root=data_root, reporter=LiveProgress(err_console)))
+    """Go on with a run that was stopped, from its last checkpoint. Its plugins are loaded by themselves."""
+    reporter = LiveProgress(err_console)
+    _show(resume_run(folder, device=device, data_root=data_root, plugins=plugin or (), reporter=reporter))
 
 
 @app.command()
@@ -98,8 +109,10 @@ def stream(
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Write it here, as .npz.")] = None,
     data_root: DataRoot = None,
+    plugin: Plugins = None,
 ) -> None:
     """Build a stream and its candidate sets, show it task by task, and write it to a file."""
+    load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     source = load_source(resolved.data.source, data_root)
     built = Stream.build(source, resolved.stream, seed)
@@ -117,26 +130,46 @@ def stream(
 @app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method, to see its settings.")] = None,
+    preset: Annotated[str, typer.Option(help="The preset that one method's settings are shown for.")] = "cifar100",
+    plugin: Plugins = None,
 ) -> None:
-    """List the methods and what each is made of; or one method's settings and where each default comes from."""
-    if name is None:
-        table, rows = Table("method", "made of", "what it is"), method_rows(method_table())
-    else:
-        table, rows = Table("setting", "default", "from", "meaning", title=name), setting_rows(name)
-    for row in rows:
-        table.add_row(*row)
-    out_console.print(table)
+    """List the methods, what each is made of, and the paper's tables that it is in; or one method's settings."""
+    load_plugins(plugin or ())
+    if name is not None:
+        _show_method(name, preset)
+        return
+    for title, names in method_groups().items():
+        table = Table(title=title)
+        for column in ("method", "made of", "tables", "ours / paper"):
+            table.add_column(column, no_wrap=column != "made of")
+        for row in map(method_row, names):
+            table.add_row(*map(escape, row))
+        _print(table)
+    _say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here:")
+    for name in method_table():
+        for cell in verified(name) if canonical(name) == name else ():
+            _say(f"  {name}: {cell}")
+    _say("One method's settings: ipll methods NAME")
+
+
+def _show_method(name: str, preset: str) -> None:
+    rows = list(setting_rows(name, preset))
+    _say(f"{name}: {method_entry(name)['doc']}\nmade of: {made_of(name)}")
+    _say(f"tables of the paper: {table_numbers(name) or 'none'}")
+    _say("measured here: " + ("; ".join(map(str, verified(name))) or "no"))
+    _print(setting_table(rows, title=f"{name} on {preset}", narrow=out_console.is_terminal))
 
 
 @app.command()
-def datasets(data_root: DataRoot = None) -> None:
+def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
     """List the data sets, whether they are at hand, and the presets that use them."""
+    load_plugins(plugin or ())
     root = data_root or default_data_root()
     table = Table("data set", "at hand", "presets", "what it is", caption=f"Data root: {root}")
     for name, loader in SOURCES.members.items():
         presets = [preset for preset in preset_names() if resolve(preset).data.source == name]
         table.add_row(name, "yes" if loader().available(root) else "no", ", ".join(presets), loader.description)
-    out_console.print(table)
+    _print(table)
 
 
 @app.command()
@@ -157,6 +190,16 @@ def options(
     if version:
         out_console.print(f"ipll {ipll.__version__}", highlight=False)
         raise typer.Exit
+
+
+def _print(table: Table) -> None:
+    """On a terminal as wide as that is; elsewhere one line a row, for files and other programs to read."""
+    console = out_console if out_console.is_terminal else Console(file=out_console.file, width=1000)
+    console.print(table)
+
+
+def _say(text: str) -> None:
+    out_console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(result: ipll.Result) -> None:

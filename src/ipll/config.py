@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ipll.data.stream import StreamConfig
 from ipll.errors import ConfigError, suggest
 from ipll.method import PartConfig, check_needs, method_entry
 from ipll.models.network import ModelConfig
+from ipll.plugins import load_recorded, loaded_files
 from ipll.prototypes import PrototypeSettings
 from ipll.settings import build, check, check_choice, convert, describe, setting, table
 
@@ -92,6 +94,7 @@ class Config:
     train: TrainConfig
     prototypes: PrototypeSettings
     parts: tuple[PartConfig, ...]
+    plugins: tuple[tuple[str, str], ...] = ()  # absolute path and SHA-256 of each file
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "not be negative", self.seed)
@@ -108,12 +111,12 @@ class Config:
                 result["auxiliary"][part.kind] = settings
             else:
                 result[part.family] = {"kind": part.kind} | settings
-        return result
+        return result | ({"plugins": dict(self.plugins)} if self.plugins else {})
 
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> Config:
         for name in values:
-            if name not in (*SECTIONS, *FAMILIES, *HEADINGS):
+            if name not in (*SECTIONS, *FAMILIES, *HEADINGS, "plugins"):
                 raise ConfigError(
                     f"unknown setting '{name}'.{suggest(name, _known_keys(values), (*SECTIONS, *FAMILIES))}"
                 )
@@ -123,15 +126,19 @@ class Config:
         sections = {name: build(kind, name, values.get(name, {})) for name, kind in SECTIONS.items()}
         parts = tuple(part for family in FAMILIES for part in _parts(family, values.get(family, {})))
         headings = {name: convert(name, values[name], kind) for name, kind in HEADINGS.items()}
-        return cls(parts=parts, **headings, **sections)  # type: ignore[arg-type]
+        plugins = tuple(_plugins(values).items())
+        return cls(parts=parts, plugins=plugins, **headings, **sections)  # type: ignore[arg-type]
 
     def save(self, path: Path) -> None:
-        path.write_text(to_toml(self.to_table()))
+        path.write_text(to_toml(self.to_table()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Config:
+        """Reads a run's configuration; the plugins that it was begun with are loaded first."""
         try:
-            return cls.from_table(read_toml(path))
+            values = read_toml(path)
+            load_recorded(_plugins(values))
+            return cls.from_table(values)
         except ConfigError as error:
             raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
@@ -167,6 +174,13 @@ def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
     ]
 
 
+def _plugins(values: Mapping[str, Any]) -> Mapping[str, str]:
+    plugins = values.get("plugins", {})
+    if not isinstance(plugins, Mapping) or not all(isinstance(digest, str) for digest in plugins.values()):
+        raise ConfigError(f"'plugins' is a section that gives the SHA-256 of each file, got {plugins!r}.")
+    return plugins
+
+
 @cache
 def preset_names() -> tuple[str, ...]:
     return tuple(sorted(p.name[:-5] for p in resources.files("ipll").joinpath("presets").iterdir()))
@@ -181,29 +195,38 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
     """-> the configuration of a run, later layers over earlier ones. `overrides` has dotted keys."""
-    if preset not in preset_names():
-        raise ConfigError(f"unknown preset '{preset}'.{suggest(preset, preset_names())}")
-    packaged = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
-    packaged.pop("doc")
-    entry = dict(method_entry(method))
-    special = entry.pop(f"@{preset}", {})
+    packaged = packaged_layers(preset, method)
     given = read_toml(file) if file else {}
     for key, asked in (("preset", preset), ("method", method)):
         if given.pop(key, asked) != asked:
             raise ConfigError(
                 f"{file} is the configuration of another {key} than '{asked}': name its {key}, or edit it."
             )
-    given.pop("seed", None)
+    for key in ("seed", "plugins"):  # a new run has its own
+        given.pop(key, None)
     for key, value in (overrides or {}).items():
-        if key in HEADINGS:
-            raise ConfigError(f"unknown setting '{key}': it is not one of the settings, use the option --{key}.")
+        name = key.partition(".")[0]
+        if name in (*HEADINGS, "plugins"):
+            option = name.removesuffix("s")
+            raise ConfigError(f"unknown setting '{key}': it is not one of the settings, use the option --{option}.")
         _lay(given, _nest(key, value))
     layered: Table = {"preset": preset, "method": method, "seed": seed}
-    for layer in (packaged, _composition(entry), _composition(special)):
+    for layer in packaged.values():
         _lay(layered, layer)
     _drop_foreign(layered, given)
     _lay(layered, given)
-    return Config.from_table(layered)
+    return Config.from_table(layered | {"plugins": loaded_files()})
+
+
+def packaged_layers(preset: str, method: str) -> dict[str, Table]:
+    """-> what the preset, the method, and the method for this preset set, later ones over earlier ones."""
+    if preset not in preset_names():
+        raise ConfigError(f"unknown preset '{preset}'.{suggest(preset, preset_names())}")
+    layer = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
+    layer.pop("doc")
+    entry = method_entry(method)
+    special = entry.get(f"@{preset}", {})
+    return {"preset": layer, "method": _composition(entry), f"method, for {preset}": _composition(special)}
 
 
 def _composition(entry: Mapping[str, Any]) -> Table:
@@ -272,7 +295,7 @@ def parse_overrides(items: Iterable[str]) -> Table:
 
 def read_toml(path: Path) -> Table:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such configuration file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
@@ -281,7 +304,12 @@ def read_toml(path: Path) -> Table:
 
 def to_toml(values: Mapping[str, Any], path: str = "") -> str:
     """Tables of strings, numbers, booleans and lists of those, as TOML (the standard library only reads it)."""
-    plain = [f"{k} = {json.dumps(v)}\n" for k, v in values.items() if not isinstance(v, Mapping)]
+    keys = {k: k if re.fullmatch(r"[\w-]+", k, re.ASCII) else _toml(k) for k in values}
+    plain = [f"{keys[k]} = {_toml(v)}\n" for k, v in values.items() if not isinstance(v, Mapping)]
     head = f"\n[{path}]\n" if path and plain else ""
-    inner = [to_toml(v, f"{path}.{k}" if path else k) for k, v in values.items() if isinstance(v, Mapping)]
+    inner = [to_toml(v, f"{path}.{keys[k]}" if path else keys[k]) for k, v in values.items() if isinstance(v, Mapping)]
     return head + "".join(plain) + "".join(inner)
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)  # JSON's escapes in pairs are no TOML

@@ -20,10 +20,12 @@ from ipll.disambiguation import papi as _papi  # noqa: F401
 from ipll.disambiguation import pgdr as _pgdr  # noqa: F401
 from ipll.disambiguation import pico as _pico  # noqa: F401
 from ipll.disambiguation import proden as _proden  # noqa: F401
+from ipll.disambiguation import terial as _terial  # noqa: F401
 from ipll.errors import ConfigError, suggest
 from ipll.memory import by_class as _by_class  # noqa: F401
 from ipll.memory import herding as _herding  # noqa: F401
 from ipll.prototypes import Prototypes, PrototypeSettings
+from ipll.registry import Registry
 from ipll.retention import ancl as _ancl  # noqa: F401
 from ipll.retention import bic as _bic  # noqa: F401
 from ipll.retention import distillation as _distillation  # noqa: F401
@@ -44,9 +46,17 @@ class PartConfig:
     settings: Any
 
 
-@cache
+ADDED: Registry[dict[str, Any]] = Registry("method")  # those of plugins
+
+
 def method_table() -> dict[str, dict[str, Any]]:
-    """All named methods: name -> what it is made of, from methods.toml."""
+    """All named methods: name -> what it is made of."""
+    return _packaged_methods() | ADDED.members
+
+
+@cache
+def _packaged_methods() -> dict[str, dict[str, Any]]:
+    """The combinations that methods.toml spells out."""
     rows = tomllib.loads(resources.files("ipll").joinpath("methods.toml").read_text())
     methods: dict[str, dict[str, Any]] = {}
     for (dis, first), (ret, second) in product(rows["disambiguation"].items(), rows["retention"].items()):
@@ -79,14 +89,42 @@ def method_entry(name: str) -> Mapping[str, Any]:
     return methods[name]
 
 
+def canonical(name: str) -> str:
+    """-> the first method that is made of the same: 'pgdr' for its alias 'proden+pgdr'."""
+    wanted = method_entry(name)
+    same = (other for other, entry in method_table().items() if entry | {"doc": wanted["doc"]} == wanted)
+    return next(same)
+
+
+def register_method(name: str, row: Mapping[str, Any], *, doc: str, base: str | None = None) -> None:
+    """Adds a named method. `row` reads like one of methods.toml, and is laid over the row of the method `base`:
+
+    register_method("proden+mine", {"retention": "mine", "retention.strength": 2.0}, base="proden+wa", doc="...")
+    """
+    if name in _packaged_methods():
+        raise ConfigError(f"method '{name}' is there already: choose another name.")
+    entry = _over(method_entry(base) if base else {}, row)
+    for family, registry in FAMILIES.items():
+        if family not in entry:
+            raise ConfigError(f"method '{name}' names no {family}: give one, or a method to start from as its base.")
+        if family == "auxiliary" and not isinstance(entry[family], list):
+            raise ConfigError(f"method '{name}': auxiliary takes a list of members, got {entry[family]!r}.")
+        for kind in entry[family] if family == "auxiliary" else (entry[family],):
+            registry[kind]
+    ADDED.register(name)(entry | {"doc": doc})
+
+
 def check_needs(parts: tuple[PartConfig, ...]) -> None:
     """Refuses a part that needs what no other provides."""
     members = [FAMILIES[part.family][part.kind] for part in parts]
     provided = AUTOMATIC.union(*(member.provides for member in members))
+    chosen = {part.family: part.kind for part in parts}
     for part, member in zip(parts, members, strict=True):
         for missing in sorted(member.needs - provided):
+            if missing not in chosen:
+                raise ConfigError(f"{part.family} '{part.kind}' needs '{missing}', which no part provides.")
             raise ConfigError(
-                f"{part.family} '{part.kind}' needs a {missing}, but {missing}.kind is 'none'. "
+                f"{part.family} '{part.kind}' does not go with {missing} '{chosen[missing]}': it needs a {missing}. "
                 f"Choose another with --set {missing}.kind=..., or another {part.family}."
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ipll.engine.device import cpu_threads, describe, find_device, peak_memory, 
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
+from ipll.plugins import load_plugins
 from ipll.results.folder import RunFolder, check_free
 from ipll.results.progress import Reporter, Silent
 from ipll.results.report import write_report
@@ -36,6 +37,7 @@ def run(
     device: str = "auto",
     data_root: str | Path | None = None,
     config: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
     overwrite: bool = False,
     reporter: Reporter | None = None,
     **settings: Any,
@@ -43,8 +45,10 @@ def run(
     """Learns a whole stream and returns the result.
 
     `settings` are the command line's --set, either as {"train.epochs": 5} or as train__epochs=5. With `out`, the run
-    is kept in that folder and can be stopped and resumed; without, nothing is written.
+    is kept in that folder and can be stopped and resumed; without, nothing is written. `plugins` are Python files that
+    register parts and methods of their own.
     """
+    load_plugins(plugins)
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
     return run_config(resolved, out=out, device=device, data_root=data_root, overwrite=overwrite, reporter=reporter)
@@ -82,9 +86,12 @@ def resume(
     *,
     device: str = "auto",
     data_root: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
     reporter: Reporter | None = None,
 ) -> Result:
-    """Goes on with a run that was stopped, from its last checkpoint."""
+    """Goes on with a run that was stopped, from its last checkpoint. The plugins that it was begun with are loaded
+    again; `plugins` are needed only where those files have moved."""
+    load_plugins(plugins)
     chosen = find_device(device)
     folder = RunFolder.reopen(Path(path))
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from live import Live
 
 from ipll.data.sources import load_source
+from live import Live
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
 import torch
-from live import Live, array, bare_context, known_prototypes
 
+import reference
 from ipll.classifier.members import PrototypeClassifier, PrototypeClassifierSettings
+from live import Live, array, bare_context, known_prototypes
 
 CLASSES, SEEN, DIM = 10, 6, 5
 

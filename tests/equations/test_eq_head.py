@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from live import Live
 
 from ipll.component import soft_cross_entropy
 from ipll.models.network import LinearHead
+from live import Live
 
 DIM, CLASSES = 16, 10
 

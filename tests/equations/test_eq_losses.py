@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import torch
-from live import Live, array, random_sets
 
+import reference
 from ipll.auxiliary.consistency import Consistency
 from ipll.component import Batch, soft_cross_entropy
 from ipll.disambiguation.base import Disambiguation
 from ipll.engine.state import part_of
 from ipll.models.network import MASKED, Output
 from ipll.retention.distillation import Distillation
+from live import Live, array, random_sets
 
 N, CLASSES, SEEN = 23, 10, 7
 CLOSE: dict[str, Any] = {"rtol": 2e-5, "atol": 1e-7}  # float32 against float64

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live import Live, array, as_sets, bare_context, known_prototypes
 from torch import Tensor
 
+import reference
 from ipll.component import Context
 from ipll.memory import by_class
 from ipll.memory.base import quotas
@@ -21,6 +20,7 @@ from ipll.memory.by_class import (
     diverse_samples,
     nearest_neighbours,
 )
+from live import Live, array, as_sets, bare_context, known_prototypes
 
 DIM = 6
 UNTIMED = settings(deadline=None)

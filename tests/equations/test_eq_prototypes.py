@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
 import torch
-from live import Live, array, as_sets, bare_context, known_prototypes, random_sets
 from torch import Tensor
 
+import reference
 from ipll.component import predict_within
 from ipll.learner import Learner
+from live import Live, array, as_sets, bare_context, known_prototypes, random_sets
 
 CLASSES, DIM = 9, 6
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live import Live, array, as_sets, bare_context, known_prototypes
 from torch import Tensor
 
+import reference
 from ipll.component import Context, Pool
 from ipll.disambiguation.pgdr import Pgdr, PgdrSettings, reallocate
 from ipll.separation.base import SeparationSettings
 from ipll.separation.prototype_distance import PrototypeDistance
+from live import Live, array, as_sets, bare_context, known_prototypes
 
 CLASSES, DIM = 7, 3
 EMPTY_SET = ["old", "restore"]

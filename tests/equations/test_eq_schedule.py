@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
-from live import Live, array
 
+import reference
 from ipll.learner import Learner
+from live import Live, array
 
 
 def rate(learner: Learner) -> float:

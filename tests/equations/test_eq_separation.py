@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import torch
-from live import Live, array, as_sets, bare_context, known_prototypes, random_sets
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+import reference
 from ipll.component import Context
 from ipll.separation.base import SeparationSettings
 from ipll.separation.mixture import lower_component, two_means
 from ipll.separation.prototype_distance import PrototypeDistance
+from live import Live, array, as_sets, bare_context, known_prototypes, random_sets
 
 CLASSES, OLD, SEEN, DIM, N = 10, 4, 7, 5, 120
 METRICS = ["euclidean", "cosine"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from ipll.component import FAMILIES
-from ipll.config import SECTIONS
-from ipll.method import method_entry
+from ipll.config import SECTIONS, packaged_layers, resolve
+from ipll.method import ADDED, canonical, method_entry, method_table
+from ipll.results.paper import TABLES, tables_of, verified
 from ipll.results.result import Result
 from ipll.settings import describe
 
@@ -37,22 +40,125 @@ def compare(results: Sequence[Result]) -> Table:
     return table
 
 
-def method_rows(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """(name, members, meaning) of each method; members called 'none' are left out."""
-    for name, entry in methods.items():
-        members = [entry[family] for family in FAMILIES if family != "auxiliary"] + entry["auxiliary"]
-        yield name, " · ".join(dict.fromkeys(m for m in members if m not in ("none", "sgd"))), entry["doc"]
-
-
-def setting_rows(method: str) -> Iterator[tuple[str, ...]]:
-    """(key, default, origin, meaning) of every setting that a method knows."""
-    entry = method_entry(method)
-    owners = [(section, settings) for section, settings in SECTIONS.items()]
-    for family, registry in FAMILIES.items():
-        if family == "auxiliary":
-            owners += [(f"auxiliary.{kind}", registry[kind].Settings) for kind in entry[family]]
+def method_groups() -> dict[str, list[str]]:
+    """All methods: what a group has in common -> its names."""
+    groups: dict[str, list[str]] = {
+        "A disambiguation, with a retention": [],
+        "PGDR, plain and with another method's loss": [],
+        "Variants of PGDR": [],
+        "From plugins": [],
+    }
+    pairs, pgdr, variants, added = groups.values()
+    for name in method_table():
+        if name in ADDED:
+            added.append(name)
         else:
-            owners.append((family, registry[entry[family]].Settings))
-    for section, settings in owners:
+            (variants if "/" in name else pgdr if name.endswith("pgdr") else pairs).append(name)
+    return {title: names for title, names in groups.items() if names}
+
+
+def method_row(name: str) -> tuple[str, ...]:
+    """-> (name, members, numbers of the paper's tables, our number beside the paper's) of a method."""
+    measured = (f"{cell.ours:.2f} / {'-' if cell.paper is None else f'{cell.paper:.2f}'}" for cell in verified(name))
+    return name, made_of(name), table_numbers(name), ", ".join(measured)
+
+
+def table_numbers(method: str) -> str:
+    """-> the paper's tables that the method appears in, neighbours joined: '1, 2, 4-6'."""
+    shown: list[list[str]] = []
+    for label in tables_of(method):
+        number = TABLES[label]
+        if shown and shown[-1][-1].isdigit() and number == str(int(shown[-1][-1]) + 1):
+            shown[-1].append(number)
+        else:
+            shown.append([number])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}{', ' if len(run) == 2 else '-'}{run[-1]}" for run in shown)
+
+
+def made_of(name: str) -> str:
+    """-> a method's members and own settings; an alias and a variant are told by the method that they come from.
+
+    What a plain learner has anyway is left out: a linear classifier, SGD, and 'none' of a family.
+    """
+    base = name.partition("/")[0]
+    if (same := canonical(name)) != name:
+        return f"the same as {same}"
+    if base != name and base in method_table():
+        return f"{base}, but {', '.join(_differences(method_entry(name), method_entry(base)))}"
+    entry, words = method_entry(name), []
+    for family in FAMILIES:
+        if family == "auxiliary":
+            words += entry[family]
+        elif (kind := entry[family]) not in ("none", "linear", "sgd"):
+            words.append(f"{kind} {family}" if family in ("separation", "memory", "classifier") else kind)
+    return " · ".join([*dict.fromkeys(words), *(f"{key}={value}" for key, value in _own_settings(entry).items())])
+
+
+def _differences(entry: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
+    words = []
+    for family in FAMILIES:
+        if family == "auxiliary":
+            words += [f"no {kind}" for kind in base[family] if kind not in entry[family]]
+            words += [kind for kind in entry[family] if kind not in base[family]]
+        elif entry[family] != base[family]:
+            words.append(f"no {family}" if entry[family] == "none" else f"{entry[family]} {family}")
+    settings, former = _own_settings(entry), _own_settings(base)
+    return words + [f"{key}={value}" for key, value in settings.items() if former.get(key) != value]
+
+
+def _own_settings(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in (*FAMILIES, "doc") and not key.startswith("@")}
+
+
+def setting_rows(method: str, preset: str) -> Iterator[tuple[str, ...]]:
+    """(key, value, where it comes from, meaning) of every setting that a method has on a preset.
+
+    A value comes from the paper, official code or us where it is the default, else from the preset or the method.
+    """
+    config = resolve(preset, method)
+    values = _flat(config.to_table())
+    layers = {name: _flat(layer) for name, layer in packaged_layers(preset, method).items()}
+
+    def rows(section: str, settings: type[Any]) -> Iterator[tuple[str, ...]]:
         for name, default, meaning, origin in describe(settings):
-            yield f"{section}.{name}", str(default), origin, meaning
+            key = f"{section}.{name}"
+            changed = [layer for layer, own in layers.items() if key in own] if values[key] != _text(default) else []
+            yield key, values[key], changed[-1] if changed else origin, meaning
+
+    for section, settings in SECTIONS.items():
+        yield from rows(section, settings)
+    for family in FAMILIES:
+        several = family == "auxiliary"
+        key = f"{family}.kinds" if several else f"{family}.kind"
+        yield key, values[key], "method", f"the member{'s' if several else ''} of this family"
+        for part in config.parts:
+            if part.family == family:
+                yield from rows(f"{family}.{part.kind}" if several else family, type(part.settings))
+
+
+def setting_table(rows: Iterable[tuple[str, ...]], *, title: str, narrow: bool) -> Table:
+    """Rows of `setting_rows`, one line each under its full key; for a narrow screen, wrapped and grouped by section."""
+    table = Table("setting", title=title)
+    for name, width in (("value", 22), ("from", 13), ("meaning", None)):
+        table.add_column(name, max_width=width if narrow else None)
+    former = ""
+    for key, *cells in rows:
+        section, _, name = key.rpartition(".")
+        if narrow and section != former:
+            table.add_section()
+            table.add_row(section, style="bold")
+            former = section
+        table.add_row(f"  {name}" if narrow else key, *map(escape, cells))
+    return table
+
+
+def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Nested tables -> {'a.b': value}, values as --set takes them."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: _text(value)}
+    return flat
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -6,19 +6,22 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipll.component import Batch, Context, Phase
 from ipll.config import resolve
 from ipll.data.source import Source
 from ipll.data.stream import Stream, Task
-from ipll.learner import Learner
+from ipll.engine.state import part_of
+from ipll.learner import Learner, Position
 from ipll.models.network import Network, Output
 from ipll.prototypes import Prototypes, PrototypeSettings
+
+T = TypeVar("T")
 
 # Three tasks of 4, 3 and 3 classes; blurry and ambiguous enough that every case occurs in a few hundred samples.
 SMALL = {
@@ -66,7 +69,7 @@ class Live:
             else:
                 overrides = SMALL | {name.replace("__", "."): value for name, value in settings.items()}
                 if not any(p.kind == "representative-diverse" for p in resolve("digits", method).parts):
-                    overrides = {name: value for name, value in overrides.items() if not name.startswith("memory")}
+                    del overrides["memory.neighbours"]
                 config = resolve("digits", method, seed=seed, overrides=overrides)
                 learner = Learner(config, channels=1, classes=10, mean=self.source.mean, std=self.source.std)
             self._kept[key] = learner
@@ -82,8 +85,8 @@ class Live:
         learner._begin_task(self.task(learner, learnt))
         return learner
 
-    def steps(self, learner: Learner, t: int) -> Iterator[Step]:
-        """Learns task `t`, and yields what each step went through, right after it."""
+    def steps(self, learner: Learner, t: int, start: Position | None = None) -> Iterator[Step]:
+        """Learns task `t`, and yields what each step went through, right after it; `start` if the task has begun."""
         record: list[Step] = []
         total_of = learner._total
 
@@ -94,7 +97,7 @@ class Live:
             return total, terms
 
         learner._total = recording  # type: ignore[method-assign]
-        for position in learner.fit(self.task(learner, t)):
+        for position in learner.fit(self.task(learner, t), start):
             if position.step:
                 yield record[-1]
 
@@ -131,3 +134,34 @@ def random_sets(rng: np.random.Generator, n: int, classes: int, q: float = 0.3) 
     mask = rng.random((n, classes)) < q
     mask[np.arange(n), rng.integers(classes, size=n)] = True
     return torch.from_numpy(mask)
+
+
+def batch_of(learner: Learner, rows: Tensor) -> Batch:
+    """-> a batch of these rows of the pool, with both views, as the loader would make it for the main phase."""
+    pool, views = learner.ctx.pool, learner.ctx.views
+    generator = torch.Generator().manual_seed(0)
+    samples = pool.samples[rows]
+    return Batch(
+        rows=rows,
+        candidates=pool.candidates[rows],
+        p=pool.p[rows],
+        from_memory=rows >= pool.incoming,
+        views={"weak": views.weak(samples, generator), "strong": views.strong(samples, generator)},
+    )
+
+
+def part(learner: Learner, kind: type[T]) -> T:
+    """-> the learner's one part of a kind."""
+    found = part_of(learner.ctx.parts, kind)
+    assert found is not None
+    return found
+
+
+def snapshot(*modules: nn.Module) -> list[Tensor]:
+    """-> copies of all parameters and buffers."""
+    return [tensor.clone() for module in modules for tensor in module.state_dict().values()]
+
+
+def unchanged(before: list[Tensor], *modules: nn.Module) -> bool:
+    """Are all parameters and buffers as in an earlier snapshot, bit for bit?"""
+    return all(torch.equal(a, b) for a, b in zip(before, snapshot(*modules), strict=True))

@@ -1,0 +1,115 @@
+"""Plugins: members, data sets, backbones and methods from outside the package.
+
+A plugin is a Python file that registers what it adds when it is run, or an installed package that names such a module
+under the entry point group 'ipll.plugins'. Files are known by their SHA-256: a run keeps it, and is only ever resumed
+with the very same code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ipll.component import FAMILIES
+from ipll.data.augment import VIEWS
+from ipll.data.candidates import FLIPS
+from ipll.data.source import SOURCES
+from ipll.errors import ConfigError, IpllError
+from ipll.method import ADDED
+from ipll.models.backbones import BACKBONES
+from ipll.registry import Registry
+
+GROUP = "ipll.plugins"
+REGISTRIES: tuple[Registry[Any], ...] = (*FAMILIES.values(), SOURCES, BACKBONES, VIEWS, FLIPS, ADDED)
+
+_files: dict[str, str] = {}  # absolute path -> SHA-256, of all that this process has loaded
+
+
+def load_plugins(files: str | Path | Iterable[str | Path] = ()) -> None:
+    """Loads the plugins of installed packages, and these files. What is there already is not loaded again."""
+    _load_installed()
+    for file in [files] if isinstance(files, (str, Path)) else files:
+        path = Path(file).expanduser().resolve()
+        source = _read(path)
+        digest = hashlib.sha256(source).hexdigest()
+        if digest in _files.values():
+            continue
+        if str(path) in _files:
+            raise ConfigError(f"the plugin {path} has changed since it was loaded: start Python anew.")
+        _all_or_nothing(str(path), partial(_execute, path, source))
+        _files[str(path)] = digest
+
+
+def loaded_files() -> dict[str, str]:
+    """-> absolute path and SHA-256 of the files loaded so far."""
+    return dict(_files)
+
+
+def load_recorded(recorded: Mapping[str, str]) -> None:
+    """Loads the files that a run was begun with, unless copies of them are loaded already."""
+    for path, digest in recorded.items():
+        if digest in _files.values():
+            continue
+        if not Path(path).is_file():
+            raise ConfigError(f"the plugin {path} is missing: put it back, or name a copy of it with --plugin FILE.")
+        if hashlib.sha256(_read(Path(path))).hexdigest() != digest:
+            raise ConfigError(
+                f"the plugin {path} has changed since the run began (its SHA-256 was {digest[:12]}...): put the former "
+                "file back, name a copy of it with --plugin FILE, or start the run anew with --overwrite."
+            )
+        load_plugins([path])
+
+
+@cache
+def _load_installed() -> None:
+    for entry in metadata.entry_points(group=GROUP):
+        package = entry.dist.name if entry.dist else "a package"
+        _all_or_nothing(f"the plugin '{entry.name}' of {package}", entry.load)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the plugin {path}: {error.strerror}.") from None
+
+
+def _execute(path: Path, source: bytes) -> None:
+    """Runs a file as a module of its own. It stays in sys.modules, where type hints of its classes are looked up."""
+    module = ModuleType(f"ipll_plugin_{path.stem}_{hashlib.sha256(source).hexdigest()[:8]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    exec(compile(source, str(path), "exec"), vars(module))
+
+
+def _all_or_nothing(what: str, load: Callable[[], object]) -> None:
+    """Loads a plugin; where that fails, says where, and takes back what it had registered by then."""
+    before = [dict(registry.members) for registry in REGISTRIES]
+    try:
+        load()
+    except (Exception, SystemExit) as error:
+        for registry, members in zip(REGISTRIES, before, strict=True):
+            registry.members.clear()
+            registry.members.update(members)
+        raise ConfigError(f"{what}{_line(what, error)}: {_reason(error)}") from None
+
+
+def _line(path: str, error: BaseException) -> str:
+    """-> ', line N' of the plugin's own file, as deep in the traceback as that goes; '' where it is not in it."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f", line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _reason(error: BaseException) -> str:
+    """In one line; the type's name is left out where the message was written for users."""
+    message = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    return message if isinstance(error, IpllError) else f"{type(error).__name__}: {message}".removesuffix(": ")

@@ -1,0 +1,303 @@
+"""The contract of every method, and checks of it: `check_method` trains a method in seconds and says what it breaks.
+
+A method, whoever wrote it, promises to learn, to be decided by the seed alone, to go on bit for bit wherever it was
+stopped, to keep within its memory, to stay blind to labels, to keep targets within candidate sets, and to leave
+classes alone that are not born yet.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipll.component import Component
+from ipll.config import Config, resolve
+from ipll.data.source import SOURCES, Source, SourceLoader
+from ipll.data.sources import load_source
+from ipll.data.stream import Stream, Task
+from ipll.engine.device import cpu_threads
+from ipll.learner import Learner, Position
+from ipll.plugins import load_plugins
+from ipll.rng import numpy_generator
+
+SETTINGS = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "memory.size": 50}
+HOOKS = [name for name, hook in vars(Component).items() if inspect.isfunction(hook) and name[0] != "_"]
+ERRORS = 3  # standard errors above chance that count as learnt
+
+
+def check_method(name: str, *, plugins: Iterable[str | Path] = (), **settings: Any) -> None:
+    """Runs every check on a named method; an AssertionError says which promise is broken, and where.
+
+    `settings` are those of `ipll.run`: check_method("pgdr", **{"update.kind": "c-flat"}).
+    """
+    load_plugins(plugins)
+    overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    config = resolve("digits", name, overrides=SETTINGS | overrides)
+    source = load_source("digits")
+    trial = Trial(config, source, Stream.build(source, config.stream, config.seed))
+    with cpu_threads(config.train.threads):
+        check_repeats(trial, observe(trial))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A method and the small stream that it is tried on."""
+
+    config: Config
+    source: Source
+    stream: Stream
+
+    def learner(self) -> Learner:
+        source = self.source
+        return Learner(
+            self.config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean,
+            std=source.std,
+        )  # fmt: skip
+
+    def task(self, t: int) -> Task:
+        return self.stream.make_task(t, self.source.train_samples)
+
+    @cached_property
+    def original(self) -> Tensor:
+        """[n, classes] bool: the candidate set with which each sample arrives, columns in order of arrival."""
+        return torch.from_numpy(self.stream.candidates[:, self.stream.class_order])
+
+    def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """-> the test samples of classes first, ..., last - 1 in order of arrival, and their classes."""
+        truth = self.stream.arrival[self.source.test_labels]
+        chosen = (truth >= first) & (truth < last)
+        return torch.from_numpy(self.source.test_samples[chosen]), torch.from_numpy(truth[chosen])
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is left of a run that was never stopped."""
+
+    tensors: dict[str, Tensor]
+    positions: list[Position]
+
+
+def observe(trial: Trial) -> Observed:
+    """Trains without interruption, with a look at the learner after every step and every task."""
+    learner, positions = trial.learner(), []
+    called = _count_calls(learner)
+    for t in range(len(trial.stream)):
+        for position in learner.fit(trial.task(t)):
+            positions.append(position)
+            check_targets(trial, learner)
+            check_unborn(learner)
+        check_memory(trial, learner)
+        check_predictions(trial, learner)
+        if t in (0, len(trial.stream) - 1):
+            check_learns(trial, learner)
+    check_hooks(learner, called)
+    return Observed(_copy(learner), positions)
+
+
+# What holds after every step
+
+
+def check_targets(trial: Trial, learner: Learner) -> None:
+    """Soft targets are distributions over the original candidate sets, in every phase."""
+    ctx = learner.ctx
+    _check_sets("the pool's", ctx.pool.candidates, trial.original[ctx.pool.ids])
+    for name, p in (("the pool", ctx.pool.p), (f"phase '{ctx.phase.name}'", ctx.phase.p)):
+        _check_distributions(f"task {ctx.task + 1}: targets of {name}", p, trial.original[ctx.pool.ids])
+
+
+def check_unborn(learner: Learner) -> None:
+    """Rows of the head are zero until their class is born."""
+    head, seen = learner.network.head, learner.ctx.seen
+    assert head.born.sum() == seen, f"unborn: {int(head.born.sum())} classes are born, but {seen} are seen"
+    rows = torch.cat([head.weight[seen:], head.bias[seen:, None]], dim=1)
+    assert not rows.any(), f"unborn: task {learner.ctx.task + 1} changes rows of the head whose class is not born yet"
+
+
+# What holds after every task
+
+
+def check_memory(trial: Trial, learner: Learner) -> None:
+    """The memory holds at most m samples, each as it came; nothing where a method has none."""
+    memory, t = learner.memory, learner.ctx.task
+    size = memory.settings.size if "memory" in memory.provides else 0
+    kept, where = len(memory.ids), f"memory: task {t + 1}"
+    assert kept <= size, f"{where} keeps {kept} samples, more than m = {size}"
+    assert kept or not size, f"{where} keeps no sample of m = {size}"
+    assert len(set(memory.ids.tolist())) == kept, f"{where} keeps a sample twice"
+    assert (trial.stream.task[memory.ids] <= t).all(), f"{where} keeps a sample that has not arrived yet"
+    if kept:
+        same = torch.equal(memory.samples, torch.from_numpy(trial.source.train_samples[memory.ids]))
+        assert same, f"{where} keeps samples that are not those of their ids"
+        _check_sets("the memory's", memory.candidates, trial.original[memory.ids])
+        _check_distributions(f"task {t + 1}: targets of the memory", memory.p, trial.original[memory.ids])
+
+
+def check_predictions(trial: Trial, learner: Learner) -> None:
+    """Both classifiers choose among the seen classes, also for samples of classes that are yet to come."""
+    samples, _ = trial.test(0, trial.source.classes)
+    for name, classes in learner.predict(samples)._asdict().items():
+        worst = int(classes.max())
+        assert worst < learner.ctx.seen, f"seen: task {learner.ctx.task + 1} predicts class {worst} ('{name}'), unborn"
+
+
+def check_learns(trial: Trial, learner: Learner) -> None:
+    """The method's classifier tells the classes born in the task apart, better than by chance."""
+    ctx = learner.ctx
+    samples, truth = trial.test(ctx.old, ctx.seen)
+    scores = learner.classifier.scores(*ctx.embed(samples))[:, ctx.old : ctx.seen]
+    accuracy = float((scores.argmax(dim=1) + ctx.old == truth).float().mean())
+    chance = 1 / (ctx.seen - ctx.old)
+    bound = chance + ERRORS * (chance * (1 - chance) / len(truth)) ** 0.5
+    assert accuracy > bound, (
+        f"learns: after task {ctx.task + 1}, accuracy among its classes is {accuracy:.1%}; {ERRORS} standard errors "
+        f"above chance is {bound:.1%}"
+    )
+
+
+# What holds for a whole run
+
+
+def check_hooks(learner: Learner, called: set[tuple[Component, str]]) -> None:
+    """Every hook that a part overrides is called."""
+    for part in learner.ctx.parts:
+        for hook in _overridden(part):
+            assert (part, hook) in called, f"hooks: {type(part).__name__}.{hook} is never called"
+
+
+def check_repeats(trial: Trial, observed: Observed) -> None:
+    """Trained again, stopped and restored on the way, with false labels in the data set: the same bits.
+
+    One run serves three promises; where it differs, a further run tells which of them is broken.
+    """
+    stops = _stops(trial, observed.positions)
+    with scrambled_labels(trial.source):
+        learner = trial.learner()
+        for t in range(len(trial.stream)):
+            learner = _learn_with_stops(trial, learner, t, stops)
+    odd = _first_difference(_copy(learner), observed.tensors)
+    if odd is None:
+        return
+    again = _first_difference(_train(trial), observed.tensors)
+    assert again is None, f"deterministic: trained twice with the same seed, {again} differs"
+    with scrambled_labels(trial.source):
+        blind = _first_difference(_train(trial), observed.tensors)
+    assert blind is None, f"blind: with scrambled labels, {blind} differs"
+    raise AssertionError(f"resumes: stopped at {', '.join(map(_words, stops))} and resumed, {odd} differs")
+
+
+def _train(trial: Trial) -> dict[str, Tensor]:
+    learner = trial.learner()
+    for t in range(len(trial.stream)):
+        for _ in learner.fit(trial.task(t)):
+            pass
+    return _copy(learner)
+
+
+def _learn_with_stops(trial: Trial, learner: Learner, t: int, stops: list[Position]) -> Learner:
+    """Learns task t; at each stop, and when the task is learnt, a fresh learner takes over."""
+    task = trial.task(t)
+    steps = learner.fit(task)
+    while (position := next(steps, None)) is not None:
+        if position in stops:
+            tensors, learner = _copy(learner), trial.learner()
+            learner.restore(tensors, task, within=True)
+            steps = learner.fit(task, position)
+    if t + 1 == len(trial.stream):
+        return learner
+    fresh = trial.learner()
+    fresh.restore(_copy(learner), trial.task(t + 1), within=False)
+    samples, _ = trial.test(0, learner.ctx.seen)
+    same = torch.equal(learner.predict(samples).classes, fresh.predict(samples).classes)
+    assert same, f"resumes: restored after task {t + 1}, it predicts otherwise than before"
+    return fresh
+
+
+def _stops(trial: Trial, positions: list[Position]) -> list[Position]:
+    """One position in each phase of each task, drawn by the method's name."""
+    rng = numpy_generator(trial.config.seed, "contract", trial.config.method)
+    phases = dict.fromkeys((p.task, p.phase) for p in positions)
+    within = [[p for p in positions if (p.task, p.phase) == phase] for phase in phases]
+    return [phase[rng.integers(len(phase))] for phase in within]
+
+
+def _words(position: Position) -> str:
+    return f"task {position.task + 1} phase {position.phase} epoch {position.epoch} step {position.step}"
+
+
+def _copy(learner: Learner) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in learner.tensors().items()}
+
+
+def _first_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str | None:
+    """-> the name of a tensor that is missing or not the same bit for bit, or None."""
+    odd = found.keys() ^ expected.keys()
+    return next((name for name in expected if name in odd or not torch.equal(found[name], expected[name])), None)
+
+
+def _check_sets(whose: str, candidates: Tensor, original: Tensor) -> None:
+    assert torch.equal(candidates, original), f"sets: {whose} candidate sets are not the original ones"
+
+
+def _check_distributions(what: str, p: Tensor, candidates: Tensor) -> None:
+    assert not p[~candidates].any(), f"targets: {what} have weight outside the candidate sets"
+    assert (p >= 0).all(), f"targets: {what} are negative"
+    worst = float((p.sum(dim=1) - 1).abs().max())
+    assert worst < 1e-4, f"targets: {what} do not sum to 1, but are {worst:.2g} off"
+
+
+def _overridden(part: Component) -> Iterator[str]:
+    return (hook for hook in HOOKS if getattr(type(part), hook) is not getattr(Component, hook))
+
+
+def _count_calls(learner: Learner) -> set[tuple[Component, str]]:
+    """-> a set that fills with the parts and hooks that are called from now on."""
+    called: set[tuple[Component, str]] = {(part, "build") for part in learner.ctx.parts}
+
+    def counted(part: Component, hook: str) -> Callable[..., Any]:
+        original = getattr(part, hook)
+
+        @wraps(original)
+        def call(*args: Any) -> Any:
+            called.add((part, hook))
+            return original(*args)
+
+        return call
+
+    for part in learner.ctx.parts:
+        for hook in _overridden(part):
+            setattr(part, hook, counted(part, hook))
+    return called
+
+
+@contextmanager
+def scrambled_labels(source: Source) -> Iterator[None]:
+    """Inside, whoever loads the data set finds its labels in another order."""
+    rng = np.random.default_rng(0)
+    scrambled = replace(
+        source, train_labels=rng.permutation(source.train_labels), test_labels=rng.permutation(source.test_labels)
+    )
+
+    class Scrambled(SourceLoader):
+        name, description = source.name, "the same samples with false labels"
+
+        def available(self, data_root: Path) -> bool:
+            return True
+
+        def load(self, data_root: Path) -> Source:
+            return scrambled
+
+    true = SOURCES.members[source.name]
+    SOURCES.members[source.name] = Scrambled
+    try:
+        yield
+    finally:
+        SOURCES.members[source.name] = true

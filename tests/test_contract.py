@@ -1,0 +1,42 @@
+"""Every named method keeps the contract, and so do combinations that have no name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipll.method import method_table
+from ipll.testing import check_method
+
+FREE = [
+    ("pgdr", {"update.kind": "c-flat"}),
+    ("pgdr", {"memory.kind": "herding"}),
+    ("pico+bic", {"memory.kind": "representative-diverse", "train.momentum_buffers": "carried"}),
+]
+
+
+@pytest.mark.parametrize("name", method_table())
+def test_named_method(name: str) -> None:
+    check_method(name)
+
+
+@pytest.mark.parametrize(("name", "settings"), FREE, ids=[f"{name} {' '.join(s.values())}" for name, s in FREE])
+def test_free_combination(name: str, settings: dict[str, Any]) -> None:
+    check_method(name, **settings)
+
+
+def test_plugin(tmp_path: Path) -> None:
+    """A method's author calls the same battery."""
+    plugin = tmp_path / "smooth.py"
+    plugin.write_text(
+        "from ipll.component import FAMILIES\n"
+        "from ipll.disambiguation.proden import Proden\n\n\n"
+        "@FAMILIES['disambiguation'].register('contract-smooth')\n"
+        "class Smooth(Proden):\n"
+        "    def targets(self, p, out, batch):\n"
+        "        use, store = super().targets(p, out, batch)\n"
+        "        return use, (p + store) / 2\n"
+    )
+    check_method("proden+wa", plugins=[plugin], **{"disambiguation.kind": "contract-smooth"})
