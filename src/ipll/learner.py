@@ -162,6 +162,8 @@ class Learner(nn.Module):
     @torch.no_grad()
     def _decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
         for part in phase.parts:
+            out = {name: o._replace(logits=part.limit(o.logits, batch)) for name, o in out.items()}
+        for part in phase.parts:
             if decided := part.targets(batch.p, out, batch):
                 batch.targets, batch.store = decided
 

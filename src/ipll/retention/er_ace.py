@@ -36,11 +36,25 @@ class ErAce(Component):
     def weights(self) -> dict[str, float]:
         return {"ce": 2.0 if self.ctx.old and len(self.ctx.memory.ids) else 1.0}
 
+    @property
+    def warming_up(self) -> bool:
+        return self.ctx.epoch < float(self.settings.warm_up) * self.ctx.epochs
+
+    def limit(self, logits: Tensor, batch: Batch) -> Tensor:
+        """While it warms up, pseudo-labels of incoming samples stay among the new candidates, where there are any.
+
+        Incoming samples never push old classes down, so at first an old candidate would win them all.
+        """
+        if not self.warming_up:
+            return logits
+        fresh = (batch.candidates & self.ctx.new_mask).any(dim=1, keepdim=True) & ~batch.from_memory[:, None]
+        return torch.where(self.ctx.new_mask | ~fresh, logits, MASKED)
+
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         incoming = ~batch.from_memory[:, None]
         predicted = F.one_hot(predict_within(out["weak"].logits.detach(), batch.candidates), targets.shape[1]).bool()
-        warm = self.ctx.epoch < self.settings.warm_up * self.ctx.epochs
-        current = self.ctx.new_mask if warm else self.ctx.new_mask | (predicted & incoming).any(dim=0)
+        born = self.ctx.new_mask
+        current = born if self.warming_up else born | (predicted & incoming).any(dim=0)
         allowed, targets = asymmetric(targets, predicted, current, incoming)
         shaped = {name: o._replace(shaped=torch.where(allowed, o.shaped, MASKED)) for name, o in out.items()}
         return shaped, targets
