@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ipll.component import FAMILIES
 from ipll.method import method_table
 from ipll.testing import check_method
 
@@ -27,16 +28,19 @@ def test_free_combination(name: str, settings: dict[str, Any]) -> None:
     check_method(name, **settings)
 
 
-def test_plugin(tmp_path: Path) -> None:
+def test_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A method's author calls the same battery."""
+    members = FAMILIES["disambiguation"].members
+    monkeypatch.setattr("ipll.plugins._files", {})  # other tests are to know nothing of it
+    monkeypatch.setattr(FAMILIES["disambiguation"], "members", dict(members))
     plugin = tmp_path / "smooth.py"
     plugin.write_text(
         "from ipll.component import FAMILIES\n"
         "from ipll.disambiguation.proden import Proden\n\n\n"
-        "@FAMILIES['disambiguation'].register('contract-smooth')\n"
+        "@FAMILIES['disambiguation'].register('smooth')\n"
         "class Smooth(Proden):\n"
         "    def targets(self, p, out, batch):\n"
         "        use, store = super().targets(p, out, batch)\n"
         "        return use, (p + store) / 2\n"
     )
-    check_method("proden+wa", plugins=[plugin], **{"disambiguation.kind": "contract-smooth"})
+    check_method("proden+wa", plugins=[plugin], **{"disambiguation.kind": "smooth"})

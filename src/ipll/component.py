@@ -137,7 +137,7 @@ class Phase:
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.network.parameters()
         for part in self.parts:
-            yield from (w for w in part.parameters() if w.requires_grad)
+            yield from part.trainable()
 
 
 AUTOMATIC = frozenset({"prototypes", "projection", "strong view"})  # there as soon as a part needs them
@@ -170,7 +170,12 @@ class Component(nn.Module):
     def begin_task(self) -> None:
         """The pool is there, new classes are born, nothing is trained yet."""
 
-    def begin_epoch(self) -> None: ...
+    def trainable(self) -> Iterator[nn.Parameter]:
+        """The parameters that a phase with this part trains, besides the network's."""
+        return (w for w in self.parameters() if w.requires_grad)
+
+    def begin_epoch(self) -> None:
+        """Called again when a run is resumed within the epoch."""
 
     def end_epoch(self) -> None: ...
 
@@ -196,7 +201,10 @@ class Component(nn.Module):
         return out, targets
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Per step, pure: named terms of the loss."""
+        """Per step, pure: named terms of the loss; a later part's term replaces an earlier one's of the same name.
+
+        `targets` are those of classification losses, after every `reshape`; `batch.targets` are as decided.
+        """
         return {}
 
     def weights(self) -> dict[str, float]:

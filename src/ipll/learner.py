@@ -77,14 +77,13 @@ class Learner(nn.Module):
         self.sums: dict[str, Tensor] = {}  # terms of the loss, summed over the steps of the current epoch
         self.steps = self.batch_size = 0  # of the current epoch
         self.phases = 1  # of the current task
-        self._momenta: dict[int, Tensor] = {}
+        self._restored: dict[int, Tensor] = {}  # momenta with which a resumed phase goes on
+        self._carried: dict[int, Tensor] = {}  # and with which the next task's main phase starts
 
     def _one(self, kind: type[T]) -> T:
         found = part_of(self.ctx.parts, kind)
         assert found is not None
         return found
-
-    # Training
 
     def fit(self, task: Task, start: Position | None = None) -> Iterator[Position]:
         """Learns one task; after `restore`, goes on from `start`. Yields the position after each step and epoch."""
@@ -101,7 +100,9 @@ class Learner(nn.Module):
     def _train(self, phase: Phase, start: Position) -> Iterator[Position]:
         ctx, train = self.ctx, self.config.train
         self.update.begin_phase(phase.parameters(), momentum=train.momentum, weight_decay=train.weight_decay)
-        self.update.set_momenta(self._momenta)
+        main = phase.network is self.network
+        self.update.set_momenta(self._restored or (self._carried if main else {}))
+        self._restored = {}
         ctx.phase, ctx.epochs = phase, train.epochs
         rows = training_rows(ctx)
         for epoch in range(start.epoch, train.epochs):
@@ -124,8 +125,8 @@ class Learner(nn.Module):
             ctx.forget_features()
             self._check_losses(epoch)
             yield Position(ctx.task, start.phase, epoch + 1)
-        carried = train.momentum_buffers == "carried" and phase.network is self.network
-        self._momenta = self.update.momenta() if carried else {}
+        if main and train.momentum_buffers == "carried":
+            self._carried = self.update.momenta()
 
     def _step(self, phase: Phase, batch: Batch) -> None:
         with torch.no_grad():
@@ -187,12 +188,9 @@ class Learner(nn.Module):
                 f"Try a smaller learning rate (--set train.lr={self.config.train.lr / 10:g})."
             )
 
-    # Tasks
-
     def _begin_task(self, task: Task) -> None:
         self._set_task(task)
         self.network.head.birth(task.old, task.seen, self.config.seed, rows=self.config.model.new_rows)
-        self._momenta = {} if self.config.train.momentum_buffers == "fresh" else self._momenta
         for part in self.ctx.parts:
             if (rows := part.hold_out()) is not None:
                 self.ctx.pool.held_out |= rows
@@ -220,8 +218,6 @@ class Learner(nn.Module):
             for old, new in zip(self.teacher.state_dict().values(), self.network.state_dict().values(), strict=True):
                 old.copy_(new)
 
-    # Use and state
-
     @torch.no_grad()
     def predict(self, samples: Tensor) -> Prediction:
         """-> classes in arrival order."""
@@ -232,6 +228,7 @@ class Learner(nn.Module):
         """The whole state between two steps, for `restore`."""
         state = {f"module.{name}": tensor for name, tensor in self.state_dict().items()}
         state |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
+        state |= {f"carried.{i}": tensor for i, tensor in self._carried.items()}
         if self.ctx.task >= 0:
             state |= {f"momentum.{i}": tensor for i, tensor in self.update.momenta().items()}
             state |= {f"pool.{name}": tensor for name, tensor in self.ctx.pool.state().items()}
@@ -242,8 +239,9 @@ class Learner(nn.Module):
         device = self.ctx.device
         named = {key: tensor.to(device) for key, tensor in tensors.items()}
         load_tensors(self, {key[7:]: tensor for key, tensor in named.items() if key.startswith("module.")})
-        self._momenta = {int(key[9:]): tensor for key, tensor in named.items() if key.startswith("momentum.")}
+        self._carried = {int(key[8:]): tensor for key, tensor in named.items() if key.startswith("carried.")}
         if within:
+            self._restored = {int(key[9:]): tensor for key, tensor in named.items() if key.startswith("momentum.")}
             self._set_task(task)
             self.sums = {key[4:]: tensor for key, tensor in named.items() if key.startswith("sum.")}
             for name, tensor in self.ctx.pool.state().items():

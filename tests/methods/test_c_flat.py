@@ -196,12 +196,14 @@ def test_four_passes_and_everything_else_once(live: Live, method: str, settings:
         assert torch.equal(learner.ctx.pool.p[batch.rows], batch.store)
 
         # Batch norm's statistics are those after one pass, with the weights as they were.
+        start_statistics = {name: buffer.clone() for name, buffer in passes.network.named_buffers()}
         with torch.no_grad():
             Learner._forward(learner, Phase("main", passes.network, learner.ctx.parts, batch.p), batch)
         statistics = dict(learner.network.named_buffers())
         for name, expected in passes.network.named_buffers():
             if "running" in name:
                 assert torch.equal(statistics[name], expected), name
+                assert not torch.equal(expected, start_statistics[name]), name
     assert steps == 4
 
 

@@ -71,6 +71,7 @@ class PrototypeKL(Component):
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         share, partner = batch.extra["share"], batch.extra["partner"]
+        targets = targets if batch.targets is None else batch.targets  # masks are for the classifier's loss only
         total = targets.new_zeros(())
         for name in ("mixed weak", "mixed strong"):
             similarities = out[name].embedding @ self.mu.T / self.settings.temperature
@@ -83,9 +84,9 @@ class PrototypeKL(Component):
         return {"kl": self.settings.weight}
 
     def after(self, out: Mapping[str, Output], batch: Batch) -> None:
-        for name in ("weak", "strong"):
-            label = predict_within(out[name].logits, batch.candidates)
-            self.mu.copy_(follow(self.mu, out[name].embedding, label, self.momentum))
+        views = out["weak"], out["strong"]
+        labels = torch.cat([predict_within(view.logits, batch.candidates) for view in views])
+        self.mu.copy_(follow(self.mu, torch.cat([view.embedding for view in views]), labels, self.momentum))
 
 
 def kl_divergence(targets: Tensor, log_predicted: Tensor) -> Tensor:

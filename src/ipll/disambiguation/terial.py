@@ -88,7 +88,8 @@ class Terial(Disambiguation):
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         z = self._factors(out)
-        routed = soft_cross_entropy(self._scores(z, batch.p), targets)
+        decided = targets if batch.targets is None else batch.targets  # masks are for the classifier's loss only
+        routed = soft_cross_entropy(self._scores(z, batch.p), decided)
         correlations = distance_correlations(z.transpose(0, 1)).triu(diagonal=1).sum()
         return super().losses(out, targets, batch) | {"routed": routed, "independence": correlations}
 

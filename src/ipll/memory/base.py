@@ -67,14 +67,11 @@ class Memory(Component):
 
 
 def _shuffled(rows: Tensor, steps: int, batch_size: int, generator: torch.Generator) -> Tensor:
-    """-> [steps, batch]: permutations of `rows`, one behind the other as often as needed; few rows, small batches."""
+    """-> [steps, batch]: a permutation of `rows`, gone through again and again. No row is twice in a batch; few rows make
+    small batches."""
     size = min(batch_size, len(rows))
-    shuffled = [rows[torch.randperm(len(rows), generator=generator, device=rows.device)]]
-    while len(shuffled) * len(rows) < steps * size:
-        last = steps * size - len(shuffled) * len(rows) < len(rows)  # the last batch is filled by wrapping around
-        again = shuffled[0] if last else rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
-        shuffled.append(again)
-    return torch.cat(shuffled)[: steps * size].view(steps, size)
+    shuffled = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
+    return shuffled[torch.arange(steps * size, device=rows.device) % len(rows)].view(steps, size)
 
 
 @FAMILIES["memory"].register("none")

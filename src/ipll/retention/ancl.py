@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +53,10 @@ class Ancl(Bic):
             for part, companion in zip(self._models(), self.companions, strict=True):
                 copy_state(part, companion)
             self.targets_of_auxiliary = self.ctx.pool.p.clone()
-            self.network.requires_grad_(True)
+
+    def trainable(self) -> Iterator[nn.Parameter]:
+        """None in the main phase: the auxiliary network and the companions are trained in their own."""
+        return iter(())
 
     def phases(self) -> tuple[Phase, ...]:
         if not self.ctx.old:

@@ -69,6 +69,8 @@ class Bic(WeightedDistillation):
         if not ctx.old:
             return
         rows = pool.held_out.nonzero()[:, 0]
+        if not len(rows):  # a task too small for a hold-out
+            return
         _, logits = ctx.embed(pool.samples[rows])
         labels = predict_within(logits, pool.candidates[rows])
         pool.p[rows] = F.one_hot(labels, ctx.capacity).to(pool.p.dtype)

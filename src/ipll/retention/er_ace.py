@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +34,10 @@ class ErAce(Component):
     Settings = ErAceSettings
     needs = frozenset({"memory"})
 
-    def weights(self) -> dict[str, float]:
-        return {"ce": 2.0 if self.ctx.old and len(self.ctx.memory.ids) else 1.0}
+    def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The cross-entropy in place of the disambiguation's: the mean of incoming samples plus that of memory's."""
+        each = -(targets * out["weak"].shaped.float().log_softmax(dim=1)).sum(dim=1)
+        return {"ce": _mean_of(each, ~batch.from_memory) + _mean_of(each, batch.from_memory)}
 
     @property
     def warming_up(self) -> bool:
@@ -58,6 +61,11 @@ class ErAce(Component):
         allowed, targets = asymmetric(targets, predicted, current, incoming)
         shaped = {name: o._replace(shaped=torch.where(allowed, o.shaped, MASKED)) for name, o in out.items()}
         return shaped, targets
+
+
+def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
+    """The mean of the chosen values; 0 of none."""
+    return (values * chosen).sum() / chosen.sum().clamp_min(1)
 
 
 def asymmetric(targets: Tensor, predicted: Tensor, current: Tensor, incoming: Tensor) -> tuple[Tensor, Tensor]:
