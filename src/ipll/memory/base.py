@@ -67,8 +67,7 @@ class Memory(Component):
 
 
 def _shuffled(rows: Tensor, steps: int, batch_size: int, generator: torch.Generator) -> Tensor:
-    """-> [steps, batch]: a permutation of `rows`, gone through again and again. No row is twice in a batch; few rows make
-    small batches."""
+    """-> [steps, batch]: a permutation of `rows`, gone through again and again, so no row is twice in a batch."""
     size = min(batch_size, len(rows))
     shuffled = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
     return shuffled[torch.arange(steps * size, device=rows.device) % len(rows)].view(steps, size)
