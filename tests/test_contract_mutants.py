@@ -198,6 +198,7 @@ def test_part_without_a_hook(
 @pytest.mark.parametrize(
     ("call", "nothing", "method", "message"),
     [
+        ("part.hold_out()", "None", "proden+bic", r"hooks: Bic\.hold_out is never called"),
         ("part.phases()", "()", "proden+ancl", r"hooks: Ancl\.phases is never called"),
         ("part.begin_task()", "pass", "pgdr", r"targets: task 1"),
         ("part.begin_epoch()", "pass", "pgdr", r"hooks: Pgdr\.begin_epoch is never called"),

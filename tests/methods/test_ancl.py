@@ -168,15 +168,15 @@ def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 STOPS = [Position(1, 0, 0, 1), Position(1, 0, 1), Position(1, 0, 1, 2), Position(1, 0, 2), Position(1, 1, 0, 1)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_training_goes_on_bit_for_bit_from_inside_the_auxiliary_phase(live: Live, method: str) -> None:
-    learner = live.learner(method, learnt=1)
+@pytest.mark.parametrize(("method", "momenta"), [*((method, "fresh") for method in METHODS), ("pico+ancl", "carried")])
+def test_training_goes_on_bit_for_bit_from_inside_the_auxiliary_phase(live: Live, method: str, momenta: str) -> None:
+    learner = live.learner(method, learnt=1, train__momentum_buffers=momenta)
     task = live.task(learner, 1)
     kept = {position: copied(learner.tensors()) for position in learner.fit(task) if position in STOPS}
     assert list(kept) == STOPS
     end = copied(learner.tensors())
     for position, tensors in kept.items():
-        resumed = live.learner(method)
+        resumed = live.learner(method, train__momentum_buffers=momenta)
         resumed.restore(tensors, task, within=True)
         for _ in resumed.fit(task, position):
             pass

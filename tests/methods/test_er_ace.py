@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import reference
+from ipll.auxiliary.prototype_kl import PrototypeKL
 from ipll.component import Batch, Phase
 from ipll.learner import Learner
 from ipll.memory.base import MemorySettings
@@ -142,6 +144,65 @@ def test_the_first_task_is_plain_cross_entropy(live: Live) -> None:
     for step in live.steps(learner, 0):
         expected = reference.cross_entropy(array(step.p), step.logits("weak"), learner.ctx.seen)
         np.testing.assert_allclose(float(step.total), expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("epoch", "warm"), [(0, True), (4, True), (5, False), (9, False)])
+def test_while_it_warms_up_deciders_of_targets_see_only_new_candidates(live: Live, epoch: int, warm: bool) -> None:
+    """Of incoming samples that have any; a sample that can only be old, and the memory's, are judged as ever."""
+    learner = live.begun(METHOD, retention__warm_up=0.5)
+    learner.ctx.epoch, learner.ctx.epochs = epoch, 10
+    logits, sets, targets, incoming = problem(5)
+    batch = Batch(torch.arange(24), sets, targets, ~incoming, {})
+    limited = part(learner, ErAce).limit(logits, batch)
+    hidden = 0
+    for i, s in enumerate(as_sets(sets)):
+        hides = warm and bool(incoming[i]) and any(j >= OLD for j in s)
+        expected = [MASKED if hides and j < OLD else float(logits[i, j]) for j in range(SEEN)]
+        assert [float(v) for v in limited[i, :SEEN]] == expected
+        hidden += hides
+    assert (0 < hidden < 24) if warm else hidden == 0
+
+
+@pytest.mark.parametrize("warm_up", [0.0, 1.0])
+def test_live_pseudo_labels_while_it_warms_up(live: Live, warm_up: float) -> None:
+    learner = live.learner(METHOD, learnt=1, retention__warm_up=warm_up)
+    moved = 0
+    for step in live.steps(learner, 1):
+        stored = learner.ctx.pool.p[step.batch.rows]
+        for i, s in enumerate(as_sets(step.batch.candidates)):
+            new = {j for j in s if j >= OLD}
+            among = new if warm_up and new and not step.batch.from_memory[i] else s
+            expected = reference.proden_target(step.logits("weak")[i], among)
+            np.testing.assert_allclose(array(stored[i]), expected, atol=1e-6)
+            moved += among != s
+    assert (moved > 0) == (warm_up > 0)
+
+
+def test_the_mask_is_for_the_classifier_only(live: Live) -> None:
+    """PaPi's divergence learns from the targets as they were decided."""
+    learner = live.begun("papi+er-ace", retention__warm_up=0.0)
+    ctx, kl = learner.ctx, part(learner, PrototypeKL)
+    ctx.epoch, ctx.epochs = 10, 20
+    kl.begin_epoch()
+    phase = Phase("main", learner.network.train(), ctx.parts, ctx.pool.p)
+    batch = batch_of(learner, torch.arange(64))
+    kl.inputs(batch, torch.Generator().manual_seed(0))
+    out = learner._forward(phase, batch)
+    learner._decide_targets(phase, batch, out)
+    assert batch.targets is not None
+    expected = float(kl.losses(out, batch.targets, batch)["kl"].detach())
+    _, reshaped = part(learner, ErAce).reshape(dict(out), batch.targets, batch)
+    assert not torch.allclose(reshaped, batch.targets, atol=1e-2)
+    assert float(learner._total(phase, batch, out)[1]["kl"].detach()) == pytest.approx(expected, rel=1e-6)
+    with torch.no_grad():
+        similarities = {n: out[f"mixed {n}"].embedding @ kl.mu[:SEEN].T / 0.3 for n in ("weak", "strong")}
+        share, partner = batch.extra["share"], batch.extra["partner"]
+        s, naive = batch.targets[:, :SEEN], 0.0
+        for similarity in similarities.values():
+            log_f = similarity.log_softmax(dim=1)
+            for weight, target in ((share, s), (1 - share, s[partner])):
+                naive += float(weight * F.kl_div(log_f, target, reduction="batchmean"))
+    assert expected == pytest.approx(naive, rel=1e-4)
 
 
 def head_gradient(learner: Learner, batch: Batch) -> Tensor:
