@@ -24,7 +24,7 @@ from ipll.models.network import Output
 from ipll.prototypes import Prototypes
 from ipll.testing import check_method
 
-SHORT = {"train.steps_per_epoch": 6}
+SHORT = {"train.steps_per_epoch": 10}
 Pair = tuple[Tensor, Tensor]
 
 
@@ -204,6 +204,7 @@ def test_part_without_a_hook(
         ("part.begin_epoch()", "pass", "pgdr", r"hooks: Pgdr\.begin_epoch is never called"),
         ("part.end_epoch()", "pass", "pgdr", r"hooks: Prototypes\.end_epoch is never called"),
         ("part.end_task()", "pass", "pgdr", r"memory: task 1 keeps no sample"),
+        ("part.limit(limited.candidates, batch)", "batch.candidates", "proden+er-ace", r"hooks: ErAce\.limit is never"),
         (
             "out, targets = part.reshape(out, targets, batch)",
             "pass",

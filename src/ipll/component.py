@@ -188,9 +188,9 @@ class Component(nn.Module):
     def before(self, batch: Batch) -> None:
         """Per step, once, without gradient: teacher's logits, a key encoder."""
 
-    def limit(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Per step, pure: logits [n, capacity] as those who decide on targets see them."""
-        return logits
+    def limit(self, candidates: Tensor, batch: Batch) -> Tensor:
+        """Per step, pure: the candidate sets [n, capacity] among which targets are decided in this step."""
+        return candidates
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Per step, pure: (the soft targets to use, those to store), from the first forward pass."""

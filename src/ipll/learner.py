@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from ipll.data.augment import Views
 from ipll.data.loader import batches, training_rows, view_names
 from ipll.data.stream import Task
 from ipll.engine.device import channels_last, use_bf16
-from ipll.engine.state import load_tensors, part_of
+from ipll.engine.state import copy_state, load_tensors, part_of
 from ipll.errors import RunError
 from ipll.memory.base import Memory
 from ipll.method import assemble
@@ -162,10 +163,11 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def _decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
+        limited = batch
         for part in phase.parts:
-            out = {name: o._replace(logits=part.limit(o.logits, batch)) for name, o in out.items()}
+            limited = replace(limited, candidates=part.limit(limited.candidates, batch))
         for part in phase.parts:
-            if decided := part.targets(batch.p, out, batch):
+            if decided := part.targets(batch.p, out, limited):
                 batch.targets, batch.store = decided
 
     def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -215,8 +217,7 @@ class Learner(nn.Module):
         with torch.no_grad():
             for part in self.ctx.parts:
                 part.end_task()
-            for old, new in zip(self.teacher.state_dict().values(), self.network.state_dict().values(), strict=True):
-                old.copy_(new)
+            copy_state(self.network, self.teacher)
 
     @torch.no_grad()
     def predict(self, samples: Tensor) -> Prediction:

@@ -29,7 +29,9 @@ from ipll.learner import Learner, Position
 from ipll.plugins import load_plugins
 from ipll.rng import numpy_generator
 
-SETTINGS = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "memory.size": 50}
+SETTINGS = {
+    "stream.tasks": 3, "train.epochs": 2, "train.batch_size": 24, "memory.size": 50,
+}  # fmt: skip
 HOOKS = [name for name, hook in vars(Component).items() if inspect.isfunction(hook) and name[0] != "_"]
 ERRORS = 3  # standard errors above chance that count as learnt
 

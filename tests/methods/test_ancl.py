@@ -193,5 +193,6 @@ def test_momenta_that_are_carried_over_reach_the_main_network(live: Live, monkey
     monkeypatch.setattr(learner.update, "set_momenta", given.append)
     assert len(positions(live, learner, 1)) == 12
     assert len(given) == 2
+    assert not given[0]  # a fresh network, a fresh optimiser
     assert len(given[1]) == len(carried) > 0
     assert all(torch.equal(a, b) for a, b in zip(given[1].values(), carried, strict=True))

@@ -99,7 +99,8 @@ class PrototypePrediction(MomentumLabels):
     """The ablation 'PGDR w PP': z is the candidate with the nearest prototype, and prototypes move every epoch.
 
     A candidate without a prototype yet counts as farthest. So early in a task old classes are favoured, the bias
-    that the paper describes for this variant. Use it with prototypes.update=epoch.
+    that the paper describes for this variant. Where no candidate has one, the target stays. Use it with
+    prototypes.update=epoch.
     """
 
     needs = frozenset({"prototypes"})
@@ -107,6 +108,12 @@ class PrototypePrediction(MomentumLabels):
     def scores(self, out: Output) -> Tensor:
         far = torch.finfo(out.features.dtype).max
         return -self.ctx.prototypes.distances(out.features).clamp_max(far)
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
+        updated, _ = super().targets(p, out, batch)
+        placed = (batch.candidates & self.ctx.prototypes.known).any(dim=1, keepdim=True)
+        updated = torch.where(placed, updated, p)
+        return updated, updated
 
 
 def reallocate(candidates: Tensor, old: Tensor, nearest: Tensor, new_mask: Tensor) -> Tensor:

@@ -43,15 +43,15 @@ class ErAce(Component):
     def warming_up(self) -> bool:
         return self.ctx.epoch < float(self.settings.warm_up) * self.ctx.epochs
 
-    def limit(self, logits: Tensor, batch: Batch) -> Tensor:
+    def limit(self, candidates: Tensor, batch: Batch) -> Tensor:
         """While it warms up, pseudo-labels of incoming samples stay among the new candidates, where there are any.
 
         Incoming samples never push old classes down, so at first an old candidate would win them all.
         """
         if not self.warming_up:
-            return logits
-        fresh = (batch.candidates & self.ctx.new_mask).any(dim=1, keepdim=True) & ~batch.from_memory[:, None]
-        return torch.where(self.ctx.new_mask | ~fresh, logits, MASKED)
+            return candidates
+        fresh = (candidates & self.ctx.new_mask).any(dim=1, keepdim=True) & ~batch.from_memory[:, None]
+        return candidates & (self.ctx.new_mask | ~fresh)
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         incoming = ~batch.from_memory[:, None]
