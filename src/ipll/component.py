@@ -80,11 +80,10 @@ class Context:
         return logits
 
     @torch.no_grad()
-    def embed(self, samples: Tensor, network: Network | None = None) -> tuple[Tensor, Tensor]:
+    def embed(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode."""
-        network = network or self.network
-        network.eval()
-        chunks = [network(self.views.plain(chunk.to(self.device))) for chunk in torch.split(samples, EMBED_CHUNK)]
+        self.network.eval()
+        chunks = [self.network(self.views.plain(chunk.to(self.device))) for chunk in torch.split(samples, EMBED_CHUNK)]
         features = torch.cat([c.features for c in chunks]).float()
         return features, self.correct(torch.cat([c.logits for c in chunks]).float())
 
