@@ -48,6 +48,11 @@ Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugin", metavar="FILE.py", help="A Python file with parts or methods of your own; repeatable."),
 ]
+Precision = Annotated[str | None, typer.Option(help="float32, bf16, or auto: bf16 on a GPU that has it.")]
+Compile = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="Compile networks and views; else only on a GPU.")
+]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits again; slower on a GPU.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
 
 
@@ -62,11 +67,21 @@ def run(
     device: Device = "auto",
     data_root: DataRoot = None,
     plugin: Plugins = None,
+    precision: Precision = None,
+    compile_: Compile = None,
+    deterministic: Deterministic = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
     load_plugins(plugin or ())
-    resolved = resolve(preset, method, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    overrides = parse_overrides(set_ or [])
+    if precision is not None:
+        overrides["train.precision"] = precision
+    if compile_ is not None:
+        overrides["train.compile"] = "on" if compile_ else "off"
+    if deterministic:
+        overrides["train.deterministic"] = True
+    resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
     result = run_config(
         resolved,
         out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",

@@ -30,6 +30,15 @@ EMBED_CHUNK = 256  # samples per forward pass outside training; larger ones gain
 
 
 @dataclass
+class Draw:
+    """What is drawn for a step ahead of it: samples, their random views, and what `Component.inputs` adds."""
+
+    rows: Tensor  # [b] rows of the pool
+    views: dict[str, Tensor]
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
 class Batch:
     """One step's samples. `views` go through the network together; `extra` is for what `before` prepares."""
 
@@ -47,7 +56,7 @@ class Context:
     """What components may see of the learner. There is no true label in it.
 
     `old`, `seen` and the masks change when a task begins; the masks are filled in place, so that compiled code
-    that read them stays valid.
+    that read them stays valid. With a `chunk`, every forward pass outside training is of that many samples.
     """
 
     network: Network
@@ -68,6 +77,7 @@ class Context:
         self.old_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.new_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.parts: tuple[Component, ...] = ()
+        self.chunk: int | None = None
         self._features: Tensor | None = None
 
     def generator(self, purpose: str, *where: int | str) -> torch.Generator:
@@ -83,9 +93,16 @@ class Context:
     def embed(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode."""
         self.network.eval()
-        chunks = [self.network(self.views.plain(chunk.to(self.device))) for chunk in torch.split(samples, EMBED_CHUNK)]
-        features = torch.cat([c.features for c in chunks]).float()
-        return features, self.correct(torch.cat([c.logits for c in chunks]).float())
+        chunks = [self._pass(chunk.to(self.device)) for chunk in torch.split(samples, self.chunk or EMBED_CHUNK)]
+        features = torch.cat([c.features[:n] for c, n in chunks]).float()
+        return features, self.correct(torch.cat([c.logits[:n] for c, n in chunks]).float())
+
+    def _pass(self, samples: Tensor) -> tuple[Output, int]:
+        """-> the network's output, of a full chunk where its size is fixed, and how many rows of it count."""
+        n = len(samples)
+        if self.chunk and n < self.chunk:
+            samples = torch.cat([samples, samples.new_zeros(self.chunk - n, *samples.shape[1:])])
+        return self.network(self.views.plain(samples)), n
 
     def pool_features(self) -> Tensor:
         """phi of every sample of the pool [n, dim] by the trained network; one pass, shared by all who ask."""
@@ -181,8 +198,16 @@ class Component(nn.Module):
     def end_task(self) -> None:
         """After training; parts are called in the order of `FAMILIES`."""
 
-    def inputs(self, batch: Batch, generator: torch.Generator) -> None:
-        """Per step: adds views to the batch."""
+    def stage(self) -> object:
+        """What the hooks below branch on within a task besides tensors, for instance whether a warm-up is over.
+
+        While it stays the same, a step can be captured once and replayed: numbers that change from epoch to epoch
+        belong into buffers, which `begin_epoch` fills.
+        """
+        return None
+
+    def inputs(self, draw: Draw, generator: torch.Generator) -> None:
+        """Per step, ahead of it: adds views, or random numbers to `extra`."""
 
     def before(self, batch: Batch) -> None:
         """Per step, once, without gradient: teacher's logits, a key encoder."""

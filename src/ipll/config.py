@@ -47,6 +47,9 @@ class TrainConfig:
     joint_views: bool = setting(True, "all views in one forward pass, so that batch norm sees them together")
     steps_per_epoch: int = setting(0, "at most so many steps an epoch, for quick runs; 0: no limit")
     precision: str = setting("auto", "'float32', 'bf16', or 'auto': bf16 on a GPU that has it, else float32")
+    compile: str = setting("auto", "compile networks and views: 'on', 'off', or 'auto': on a GPU")
+    graphs: str = setting("auto", "capture steps as CUDA graphs: 'on', 'off', or 'auto': on a GPU")
+    deterministic: bool = setting(False, "the same bits again on the same device and versions; slower on a GPU")
     threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes by itself")
     checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within a task")
 
@@ -60,6 +63,8 @@ class TrainConfig:
         check(self.weight_decay >= 0, "train.weight_decay", "not be negative", self.weight_decay)
         check(self.steps_per_epoch >= 0, "train.steps_per_epoch", "not be negative", self.steps_per_epoch)
         check_choice("train.precision", self.precision, ("auto", "float32", "bf16"))
+        check_choice("train.compile", self.compile, ("auto", "on", "off"))
+        check_choice("train.graphs", self.graphs, ("auto", "on", "off"))
         check(self.threads >= 0, "train.threads", "not be negative", self.threads)
         check(self.checkpoint_seconds >= 0, "train.checkpoint_seconds", "not be negative", self.checkpoint_seconds)
 
@@ -98,7 +103,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "not be negative", self.seed)
-        check_needs(self.parts)
+        check_needs(self.parts, self.model.head)
 
     def to_table(self) -> Table:
         """-> the complete configuration as nested tables; `from_table` reads it back."""

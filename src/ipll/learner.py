@@ -7,28 +7,31 @@ would go on, so that whoever drives it can show progress, keep a checkpoint or s
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ipll.classifier.members import Classifier
-from ipll.component import Batch, Context, Phase
+from ipll.component import Context, Phase
 from ipll.config import Config
 from ipll.data.augment import Views
-from ipll.data.loader import batches, training_rows, view_names
+from ipll.data.loader import draws, training_rows
 from ipll.data.stream import Task
-from ipll.engine.device import channels_last, use_bf16
+from ipll.engine.device import channels_last, compile_networks, use_bf16, use_compile, use_graphs
+from ipll.engine.replay import Plain, Replay
 from ipll.engine.state import copy_state, load_tensors, part_of
 from ipll.errors import RunError
 from ipll.memory.base import Memory
 from ipll.method import assemble
-from ipll.models.network import Network, Output
+from ipll.models.network import Network
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes
 from ipll.separation.base import Separation
+from ipll.step import Stepper
 from ipll.update.sgd import Update
 
 T = TypeVar("T")
@@ -48,7 +51,7 @@ class Prediction(NamedTuple):
     linear: Tensor  # [n], by the linear head
 
 
-class Learner(nn.Module):
+class Learner(Stepper):
     """Learns tasks one after another. It is given samples and candidate sets, never a true label."""
 
     def __init__(
@@ -56,16 +59,16 @@ class Learner(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.config = config
+        self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
         ctx.parts = assemble(config.parts, config.prototypes)
         self.parts = nn.ModuleList(ctx.parts)
         project = any("projection" in part.needs for part in ctx.parts)
-        bf16 = use_bf16(config.train.precision, ctx.device)
+        bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         network = Network(config.model, channels, classes, config.seed, project=project, bf16=bf16)
         self.network = ctx.network = channels_last(network.to(ctx.device))
-        self.teacher = ctx.teacher = copy.deepcopy(self.network).requires_grad_(False).eval()
-        ctx.views = Views(config.augment, mean, std, ctx.device)
+        self.teacher = ctx.teacher = copy.deepcopy(self.network).eval()
+        ctx.views = Views(config.augment, mean, std, ctx.device, compiled=compiled)
         if prototypes := part_of(ctx.parts, Prototypes):
             ctx.prototypes = prototypes
         if separation := part_of(ctx.parts, Separation):
@@ -75,7 +78,12 @@ class Learner(nn.Module):
         self.update = self._one(Update)
         for part in ctx.parts:
             part.build(ctx)
-        self.sums: dict[str, Tensor] = {}  # terms of the loss, summed over the steps of the current epoch
+        if compiled:
+            ctx.chunk = train.batch_size  # the shape that the teacher sees too
+            compile_networks(self)
+        self.stepping = Replay(ctx.device) if use_graphs(train.graphs, ctx.device) else Plain()
+        self.joint_views = train.joint_views
+        self.sums = {}
         self.steps = self.batch_size = 0  # of the current epoch
         self.phases = 1  # of the current task
         self._restored: dict[int, Tensor] = {}  # momenta with which a resumed phase goes on
@@ -106,6 +114,9 @@ class Learner(nn.Module):
         self._restored = {}
         ctx.phase, ctx.epochs = phase, train.epochs
         rows = training_rows(ctx)
+        if start.epoch == start.step == 0:
+            self.sums = {}
+        self.stepping.begin(partial(self.take_step, phase))
         for epoch in range(start.epoch, train.epochs):
             first = start.step if epoch == start.epoch else 0
             ctx.epoch = epoch
@@ -113,13 +124,15 @@ class Learner(nn.Module):
             for part in phase.parts:
                 part.begin_epoch()
             if first == 0:
-                self.sums = {}
+                for total in self.sums.values():
+                    total.zero_()
             phase.network.train()
             order = self.memory.order(rows, train.batch_size, ctx.generator("order", ctx.task, phase.name, epoch))
             order = order[: train.steps_per_epoch or None]
             self.steps, self.batch_size = order.shape
-            for step, batch in enumerate(batches(ctx, phase, order, first), first):
-                self._step(phase, batch)
+            stage = self.stages(phase)
+            for step, draw in enumerate(draws(ctx, phase, order, first), first):
+                self.stepping(draw, stage)
                 yield Position(ctx.task, start.phase, epoch, step + 1)
             for part in phase.parts:
                 part.end_epoch()
@@ -129,62 +142,13 @@ class Learner(nn.Module):
         if main and train.momentum_buffers == "carried":
             self._carried = self.update.momenta()
 
-    def _step(self, phase: Phase, batch: Batch) -> None:
-        with torch.no_grad():
-            for part in phase.parts:
-                part.before(batch)
-        first: dict[str, Output] = {}  # of the first forward pass, which decides the targets
-
-        def loss() -> Tensor:
-            out = self._forward(phase, batch)
-            if first:
-                return self._total(phase, batch, out)[0]
-            first.update(out)
-            self._decide_targets(phase, batch, out)
-            total, terms = self._total(phase, batch, out)
-            for name, value in terms.items():
-                self.sums[name] = self.sums.get(name, 0) + value.detach()
-            return total
-
-        self.update.step(loss)
-        with torch.no_grad():
-            assert batch.store is not None
-            phase.p[batch.rows] = batch.store
-            for part in phase.parts:
-                part.after(first, batch)
-
-    def _forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
-        names = view_names(phase)
-        if not self.config.train.joint_views:
-            return {name: phase.network(batch.views[name]) for name in names}
-        joint = phase.network(torch.cat([batch.views[name] for name in names]))
-        chunks = zip(*(tensor.chunk(len(names)) for tensor in joint), strict=True)
-        return {name: Output(*chunk) for name, chunk in zip(names, chunks, strict=True)}
-
-    @torch.no_grad()
-    def _decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
-        limited = batch
-        for part in phase.parts:
-            limited = replace(limited, candidates=part.limit(limited.candidates, batch))
-        for part in phase.parts:
-            if decided := part.targets(batch.p, out, limited):
-                batch.targets, batch.store = decided
-
-    def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
-        targets = batch.targets
-        assert targets is not None
-        for part in phase.parts:
-            out, targets = part.reshape(out, targets, batch)
-        terms = {name: value for part in phase.parts for name, value in part.losses(out, targets, batch).items()}
-        for part in phase.parts:
-            for name, weight in part.weights().items():
-                if name in terms:
-                    terms[name] = weight * terms[name]
-        total = torch.stack(list(terms.values())).sum()
-        return total, terms | {"total": total}
+    def losses(self) -> dict[str, float]:
+        """The terms of the loss, as means over the steps of the current epoch."""
+        sums = torch.stack(list(self.sums.values())).tolist()  # one wait for the device
+        return {name: total / self.steps for name, total in zip(self.sums, sums, strict=True)}
 
     def _check_losses(self, epoch: int) -> None:
-        if not bool(torch.isfinite(self.sums["total"])):
+        if not math.isfinite(self.losses()["total"]):
             raise RunError(
                 f"training diverged: the loss of task {self.ctx.task + 1}, epoch {epoch + 1} is not finite. "
                 f"Try a smaller learning rate (--set train.lr={self.config.train.lr / 10:g})."

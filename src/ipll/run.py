@@ -17,8 +17,8 @@ from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine.checkpoint import Checkpoint
-from ipll.engine.device import cpu_threads, describe, find_device, peak_memory, use_bf16
-from ipll.errors import ConfigError, DataError, Interrupted
+from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs
+from ipll.errors import ConfigError, DataError, Interrupted, RunError
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
 from ipll.plugins import load_plugins
@@ -66,6 +66,7 @@ def run_config(
     """Like `run`, from a configuration. Everything is checked before anything is written."""
     chosen = find_device(device)
     use_bf16(config.train.precision, chosen)
+    use_graphs(config.train.graphs, chosen)
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
     source = load_source(config.data.source, Path(data_root) if data_root else None)
@@ -121,8 +122,24 @@ def execute(
     config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Reporter
 ) -> Result:
     """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
-    with cpu_threads(config.train.threads):
+    computing = arithmetic(deterministic=config.train.deterministic, device=device)
+    with cpu_threads(config.train.threads), computing, enough_memory(config):
         return Execution(config, source, stream, device, folder, reporter).go()
+
+
+@contextmanager
+def enough_memory(config: Config) -> Iterator[None]:
+    """Says what helps when the GPU's memory runs out."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info()
+        size = config.train.batch_size
+        raise RunError(
+            f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
+            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. Use smaller batches "
+            f"(--set train.batch_size={max(1, size // 2)}), --precision bf16, or a GPU that no other program uses."
+        ) from error
 
 
 class Execution:

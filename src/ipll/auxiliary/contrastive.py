@@ -62,6 +62,10 @@ class Contrastive(Component):
         self.labels.fill_(-1)
         self.place.zero_()
 
+    def stage(self) -> bool:
+        """Do labels make positives by now?"""
+        return self.ctx.epoch >= int(self.settings.start)
+
     def before(self, batch: Batch) -> None:
         weights: list[Tensor] = list(self.encoder.parameters())
         current: list[Tensor] = list(self.ctx.phase.network.parameters())
@@ -73,7 +77,7 @@ class Contrastive(Component):
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         query, key, label = out["weak"].embedding, batch.extra["key"], batch.extra["label"]
-        if self.ctx.epoch < self.settings.start:
+        if not self.stage():
             return {"contrastive": own_key_loss(query, key, self.keys, self.settings.temperature)}
         contrasts = torch.cat([query, key, self.keys])
         labels = torch.cat([label, label, self.labels])

@@ -12,10 +12,10 @@ def follow(prototypes: Tensor, embeddings: Tensor, classes: Tensor, momentum: Te
 
     In closed form: with n_c samples of class c, the r-th of them weighs (1 - m) m^(n_c - r). Rows of zeros stay zero.
     """
-    members = F.one_hot(classes, len(prototypes)).to(embeddings.dtype)  # [n, capacity]
-    rank = members.cumsum(dim=0)
+    members = F.one_hot(classes, len(prototypes))  # [n, capacity]
+    rank = members.cumsum(dim=0).to(embeddings.dtype)
     count = rank[-1]
-    m = torch.as_tensor(momentum, dtype=embeddings.dtype, device=embeddings.device)
+    m = momentum if isinstance(momentum, Tensor) else torch.full_like(count[0], momentum)
     weights = members * (1 - m) * m ** (count - rank)
     return F.normalize((m**count)[:, None] * prototypes + weights.T @ embeddings, dim=1)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipll.auxiliary.embedding import follow, ramp
-from ipll.component import FAMILIES, Batch, Component, Context, predict_within
+from ipll.component import FAMILIES, Batch, Component, Context, Draw, predict_within
 from ipll.models.network import MASKED, Output
 from ipll.settings import check, setting
 
@@ -59,15 +59,15 @@ class PrototypeKL(Component):
         rising = max(settings.ramp * ctx.epochs, 1.0)  # in epochs; epoch 0 always has weight 0
         self.strength.fill_(min(ctx.epoch / rising, 1.0))
 
-    def inputs(self, batch: Batch, generator: torch.Generator) -> None:
-        weak = batch.views["weak"]
+    def inputs(self, draw: Draw, generator: torch.Generator) -> None:
+        weak = draw.views["weak"]
         both = torch.full((1, 2), self.settings.mixup, device=weak.device)
         share = torch._sample_dirichlet(both, generator=generator)[0, 0]  # Beta(a, a)
         partner = torch.randperm(len(weak), generator=generator, device=weak.device)
         for name in ("weak", "strong"):
-            view = batch.views[name]
-            batch.views[f"mixed {name}"] = share * view + (1 - share) * view[partner]
-        batch.extra |= {"share": share, "partner": partner}
+            view = draw.views[name]
+            draw.views[f"mixed {name}"] = share * view + (1 - share) * view[partner]
+        draw.extra |= {"share": share, "partner": partner}
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         share, partner = batch.extra["share"], batch.extra["partner"]

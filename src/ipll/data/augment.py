@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ipll.data import image_ops as ops
+from ipll.data.pillow_ops import hole, operate, whole
+from ipll.data.policies import papi_choice, papi_table, pico_choice, pico_hole, pico_table
 from ipll.data.random_ops import (
     CROP,
     JITTER,
@@ -31,7 +34,8 @@ from ipll.errors import DataError
 from ipll.registry import Registry
 from ipll.settings import check, check_choice, setting
 
-ROUNDS = 3  # operations of the mild view
+ROUNDS = 3  # operations of the mild and of PiCO's view
+COMPILED_BLOCK = 3 * 2**21  # values rendered at a time by compiled code: 2,048 images of 32 x 32
 BLOCK = 2**18  # values rendered at a time on a CPU: a few MB stay in its cache, which is several times faster
 
 
@@ -54,11 +58,17 @@ class AugmentConfig:
 class View:
     """`apply(images, *numbers)`: images are float grey levels 0 to 255, [n, channels, height, width], in and out.
 
-    `numbers` are one tensor [n, k] of uniform random numbers in [0, 1) for each k in `draws`.
+    `numbers` are one tensor [n, k] of uniform random numbers in [0, 1) for each k in `draws`. A view with `tables` is
+    `apply(*tables, images, *numbers)`, until they are put on a device once and for all: nothing is copied in `apply`.
     """
 
     draws: tuple[int, ...]
     apply: Callable[..., Tensor]
+    tables: tuple[Tensor, ...] = ()
+
+    def on(self, device: torch.device | str) -> View:
+        """-> the view whose tables are on the device and bound to `apply`."""
+        return View(self.draws, partial(self.apply, *(table.to(device) for table in self.tables)))
 
 
 VIEWS: Registry[Callable[[AugmentConfig], View]] = Registry("view")
@@ -100,9 +110,31 @@ def mild(config: AugmentConfig) -> View:
     return View((CROP, 1, ROUNDS, ROUNDS), apply)
 
 
+@VIEWS.register("pico")
+def pico(config: AugmentConfig) -> View:
+    """PiCO's strong view: resized crop, mirror, three operations drawn with replacement from 14, a cutout.
+
+    As in its code: always applied, one after the other, each on the whole grey levels that the one before has left,
+    magnitudes uniform over the full range, moved by nearest pixels, black beyond the image. Only the crop differs:
+    its box is not rounded to whole pixels (`random_crop`).
+    """
+
+    def apply(
+        table: Tensor, images: Tensor, crop: Tensor, mirror: Tensor, which: Tensor, strength: Tensor, cut: Tensor
+    ) -> Tensor:
+        height, width = images.shape[-2:]
+        matrix = random_mirror(random_crop(crop, config.min_scale, height, width), mirror, config.flip)
+        images = whole(ops.resample(images, matrix) + 0.5)
+        for numbers in zip(torch.split(which, 1, 1), torch.split(strength, 1, 1), strict=True):
+            images = operate(images, *pico_choice(table, *numbers))
+        return hole(images, *pico_hole(cut, height, width), fill=(125, 123, 114))
+
+    return View((CROP, 1, ROUNDS, ROUNDS, 3), apply, (pico_table(),))
+
+
 @VIEWS.register("pad-crop")
 def pad_crop(config: AugmentConfig) -> View:
-    """Pads by an eighth of the size, reflected, crops back to the size, mirrors."""
+    """Pads by an eighth of the size, reflected, crops back to the size, mirrors. PaPi's weak view."""
 
     def apply(images: Tensor, places: Tensor, mirror: Tensor) -> Tensor:
         pads = [size // 8 for size in images.shape[-2:]]
@@ -110,6 +142,28 @@ def pad_crop(config: AugmentConfig) -> View:
         return ops.reflect_shift(images, right, down, (mirror < 0.5) & config.flip)
 
     return View((2, 1), apply)
+
+
+@VIEWS.register("papi")
+def papi(config: AugmentConfig) -> View:
+    """PaPi's strong view: 'pad-crop', one of 97 sub-policies of two operations (AutoAugment), a black cutout.
+
+    As in its code: grey (128) beyond the image; sheared by bicubic interpolation, turned (to the left only) and shifted
+    by nearest pixels; the hole has half the image's size about any pixel.
+    """
+    weak = pad_crop(config)
+
+    def apply(
+        table: Tensor, images: Tensor, places: Tensor, mirror: Tensor, which: Tensor, numbers: Tensor, centre: Tensor
+    ) -> Tensor:
+        height, width = images.shape[-2:]
+        images = weak.apply(images, places, mirror)
+        for choice in papi_choice(table, which, numbers):
+            images = operate(images, *choice, fill=128, cubic=True)
+        x, y = (torch.floor(centre[:, k : k + 1] * size) / size for k, size in enumerate((width, height)))
+        return ops.cutout(images, x, y, side=0.5)
+
+    return View((*weak.draws, 1, 4, 2), apply, (papi_table(),))
 
 
 @VIEWS.register("shift")
@@ -149,15 +203,17 @@ def identity(config: AugmentConfig) -> View:
 class Views:
     """The weak, strong and plain view of uint8 images [n, channels, height, width] -> float32, normalised.
 
-    `mean` and `std` are per channel, of samples scaled to [0, 1]. `render` is the pure part, for a compiler to wrap.
+    `mean` and `std` are per channel, of samples scaled to [0, 1]. `render` is the pure part, which can be `compiled`.
     """
 
     def __init__(
-        self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str
-    ) -> None:
-        self.weak_view = VIEWS[config.weak](config)
-        self.strong_view = VIEWS[config.strong](config)
-        self.plain_view = VIEWS["identity"](config)
+        self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
+        *, compiled: bool = False,
+    ) -> None:  # fmt: skip
+        self.compiled = torch.compile(self.render, dynamic=False) if compiled else None
+        self.weak_view, self.strong_view, self.plain_view = (
+            VIEWS[name](config).on(device) for name in (config.weak, config.strong, "identity")
+        )
         std_levels = torch.tensor(std, device=device).view(-1, 1, 1) * ops.WHITE
         self.scale = 1 / std_levels
         self.offset = -torch.tensor(mean, device=device).view(-1, 1, 1) * ops.WHITE / std_levels
@@ -183,9 +239,20 @@ class Views:
                 f"samples are {samples.dtype} {list(samples.shape)}: views are made of uint8 images "
                 f"[n, {len(self.scale)}, height, width]."
             )
-        numbers = torch.rand((len(samples), sum(view.draws)), generator=generator, device=samples.device)
+        n, values = len(samples), math.prod(samples.shape[1:])
+        numbers = torch.rand((n, sum(view.draws)), generator=generator, device=samples.device)
+        if self.compiled and view.draws:
+            block = max(1, COMPILED_BLOCK // values)
+            inputs = (_in_blocks(tensor, block) for tensor in (samples, numbers))
+            return torch.cat([self.compiled(view, *part) for part in zip(*inputs, strict=True)])[:n]
         if samples.device.type != "cpu":
             return self.render(view, samples, numbers)
-        block = max(1, BLOCK // math.prod(samples.shape[1:]))
+        block = max(1, BLOCK // values)
         parts = zip(torch.split(samples, block), torch.split(numbers, block), strict=True)
         return torch.cat([self.render(view, *part) for part in parts])
+
+
+def _in_blocks(tensor: Tensor, block: int) -> tuple[Tensor, ...]:
+    """All of the same length, the last one filled up with zeros: another length would be compiled anew."""
+    missing = -len(tensor) % block
+    return torch.split(torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]), block)

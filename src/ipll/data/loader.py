@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ipll.component import Batch, Context, Phase
+from ipll.component import Context, Draw, Phase
 
 CHUNK = 8192  # samples whose views are made at once
 
 
-def batches(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Batch]:
-    """The batches of one epoch from step `first` on; `order` [steps, b] holds rows of the pool.
+def draws(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Draw]:
+    """What is drawn for the steps of an epoch from `first` on; `order` [steps, b] holds rows of the pool.
 
     Each chunk of steps has a generator of its own, keyed by its place in the run.
     """
@@ -29,18 +29,11 @@ def batches(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[B
             views["strong"] = ctx.views.strong(samples, generator)
         split = {name: view.view(*rows.shape, *view.shape[1:]).unbind() for name, view in views.items()}
         for step in range(len(rows)):
-            index = rows[step]
-            batch = Batch(
-                rows=index,
-                candidates=pool.candidates[index],
-                p=phase.p[index],
-                from_memory=index >= pool.incoming,
-                views={name: view[step] for name, view in split.items()},
-            )
+            draw = Draw(rows[step], {name: view[step] for name, view in split.items()})
             for part in phase.parts:
-                part.inputs(batch, generator)
+                part.inputs(draw, generator)
             if chunk * steps + step >= first:
-                yield batch
+                yield draw
 
 
 def view_names(phase: Phase) -> tuple[str, ...]:

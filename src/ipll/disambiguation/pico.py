@@ -51,8 +51,12 @@ class Pico(Disambiguation):
         ctx, settings = self.ctx, self.settings
         self.phi.fill_(ramp(ctx.epoch, ctx.epochs, 0.99, settings.phi_start, settings.phi_end))
 
+    def stage(self) -> bool:
+        """Have the targets begun to move?"""
+        return self.ctx.epoch >= int(self.settings.start)
+
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
-        if self.ctx.epoch < self.settings.start:
+        if not self.stage():
             return p, p
         z = F.one_hot(predict_within(out["weak"].embedding @ self.mu.T, batch.candidates), p.shape[1])
         updated = self.phi * p + (1 - self.phi) * z

@@ -16,6 +16,7 @@ from torch import nn
 
 import ipll
 from ipll.errors import ConfigError
+from ipll.models.network import Network
 from ipll.settings import check_choice
 
 T = TypeVar("T", bound=nn.Module)
@@ -39,6 +40,43 @@ def use_bf16(precision: str, device: torch.device) -> bool:
     if precision == "bf16" and device.type == "cuda" and not able:
         raise ConfigError("train.precision=bf16: this GPU has no bf16 arithmetic. Use --set train.precision=float32.")
     return precision == "bf16" or (precision == "auto" and able)
+
+
+def use_compile(choice: str, device: torch.device) -> bool:
+    """Are networks and views compiled? 'auto' means: on a GPU."""
+    return choice == "on" or (choice == "auto" and device.type == "cuda")
+
+
+def use_graphs(choice: str, device: torch.device) -> bool:
+    """Are steps captured as CUDA graphs? 'auto' means: on a GPU."""
+    if choice == "on" and device.type != "cuda":
+        raise ConfigError("train.graphs=on: only a CUDA device has graphs. Use --set train.graphs=auto.")
+    return choice != "off" and device.type == "cuda"
+
+
+def compile_networks(module: nn.Module) -> None:
+    """Compiles every network inside `module`, once: shapes are fixed, and classes yet to come are there and masked."""
+    import torch._dynamo  # slow to import, and not needed without a compiler
+
+    torch._dynamo.config.recompile_limit = 64  # training, evaluation, a key encoder: each is a variant of one function
+    for part in module.modules():
+        if isinstance(part, Network):
+            part.compile(dynamic=False)
+
+
+@contextmanager
+def arithmetic(*, deterministic: bool, device: torch.device) -> Iterator[None]:
+    """How the device computes inside: repeatable to the bit, or with whatever algorithm is fastest."""
+    before = torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()
+    if deterministic and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before[0]
+        torch.use_deterministic_algorithms(before[1])
 
 
 def channels_last(network: T) -> T:

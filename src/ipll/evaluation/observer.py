@@ -50,7 +50,7 @@ class Observer:
         """-> the epoch's line of metrics.jsonl."""
         if position.task == PRIOR_TASK and position.epoch in PRIOR_EPOCHS:
             self._class_prior(learner, position.epoch)
-        losses = {name: float(value) / learner.steps for name, value in learner.sums.items()}
+        losses = learner.losses()
         return {
             "kind": "epoch",
             "task": position.task,

@@ -102,8 +102,9 @@ class Network(nn.Module):
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             features = self.backbone(x)
             logits = self.head(features).float()
-            embedding = self.projection(features) if self.projection else features[:, :0]
-        return Output(features.float(), logits, logits, F.normalize(embedding.float(), dim=1))
+            projected = features[:, :0] if self.projection is None else self.projection(features)
+        embedding = projected.float() if self.projection is None else F.normalize(projected.float(), dim=1)
+        return Output(features.float(), logits, logits, embedding)
 
 
 def _projection(dim: int, width: int, seed: int) -> nn.Sequential:

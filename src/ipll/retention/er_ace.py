@@ -39,8 +39,8 @@ class ErAce(Component):
         each = -(targets * out["weak"].shaped.float().log_softmax(dim=1)).sum(dim=1)
         return {"ce": _mean_of(each, ~batch.from_memory) + _mean_of(each, batch.from_memory)}
 
-    @property
-    def warming_up(self) -> bool:
+    def stage(self) -> bool:
+        """Is it still warming up?"""
         return self.ctx.epoch < float(self.settings.warm_up) * self.ctx.epochs
 
     def limit(self, candidates: Tensor, batch: Batch) -> Tensor:
@@ -48,7 +48,7 @@ class ErAce(Component):
 
         Incoming samples never push old classes down, so at first an old candidate would win them all.
         """
-        if not self.warming_up:
+        if not self.stage():
             return candidates
         fresh = (candidates & self.ctx.new_mask).any(dim=1, keepdim=True) & ~batch.from_memory[:, None]
         return candidates & (self.ctx.new_mask | ~fresh)
@@ -57,7 +57,7 @@ class ErAce(Component):
         incoming = ~batch.from_memory[:, None]
         predicted = F.one_hot(predict_within(out["weak"].logits.detach(), batch.candidates), targets.shape[1]).bool()
         born = self.ctx.new_mask
-        current = born if self.warming_up else born | (predicted & incoming).any(dim=0)
+        current = born if self.stage() else born | (predicted & incoming).any(dim=0)
         allowed, targets = asymmetric(targets, predicted, current, incoming)
         shaped = {name: o._replace(shaped=torch.where(allowed, o.shaped, MASKED)) for name, o in out.items()}
         return shaped, targets

@@ -19,11 +19,15 @@ class Update(Component):
         """A fresh optimiser; the learning rate is set in each epoch."""
         weights = list(parameters)
         fused = weights[0].is_cuda
-        self.optimiser = torch.optim.SGD(weights, lr=0.0, momentum=momentum, weight_decay=weight_decay, fused=fused)
+        lr = torch.zeros((), device=weights[0].device) if fused else 0.0  # a tensor: a captured step must follow it
+        self.optimiser = torch.optim.SGD(weights, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused)
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimiser.param_groups:
-            group["lr"] = lr
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
 
     def momenta(self) -> dict[int, Tensor]:
         """The optimiser's whole state: parameter number -> momentum, for parameters that have one by now."""
