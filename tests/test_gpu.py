@@ -1,4 +1,4 @@
-"""On a CUDA device: the same code learns, and a run that was stopped goes on."""
+"""On a CUDA device: the same code learns, a run that was stopped goes on, and captured steps are the plain ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import ipll
-from ipll.config import Config
+from ipll.config import Config, resolve
+from ipll.data.sources import load_source
 from ipll.data.stream import Stream
-from ipll.learner import Position
+from ipll.engine.device import arithmetic
+from ipll.learner import Learner, Position
 from ipll.results.progress import Silent
 
 pytestmark = [
@@ -45,3 +47,64 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     with pytest.raises(ipll.Interrupted):
         ipll.run("digits", out=tmp_path / "run", device="cuda", reporter=StopAt())
     assert ipll.resume(tmp_path / "run", device="cuda").average_incremental_accuracy > 95
+
+
+METHODS = [
+    *("pgdr", "pico+pgdr", "papi+pgdr", "pgdr/pp", "proden", "terial+wa", "pico+icarl", "pico+bic", "pico+er-ace"),
+    *("papi+ancl", "pico+c-flat"),
+]
+SMALL = {"stream.tasks": 3, "train.epochs": 3, "train.batch_size": 32, "train.deterministic": True}
+
+
+def learner_of(name: str, **settings: str) -> tuple[Learner, Stream]:
+    config = resolve("digits", name, overrides=SMALL | {f"train.{key}": value for key, value in settings.items()})
+    source = load_source("digits")
+    stream = Stream.build(source, config.stream, config.seed)
+    device = torch.device("cuda")
+    return Learner(config, channels=1, classes=10, mean=source.mean, std=source.std, device=device), stream
+
+
+def learn(name: str, **settings: str) -> dict[str, torch.Tensor]:
+    learner, stream = learner_of(name, **settings)
+    with arithmetic(deterministic=True, device=learner.ctx.device):
+        for t in range(len(stream)):
+            for _ in learner.fit(stream.make_task(t, load_source("digits").train_samples)):
+                pass
+    return learner.tensors()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_captured_steps_are_the_plain_ones(name: str) -> None:
+    """Bit for bit: whatever changes from epoch to epoch reaches the captured step."""
+    plain = learn(name, compile="off", graphs="off", precision="float32")
+    captured = learn(name, compile="off", graphs="on", precision="float32")
+    for key, tensor in plain.items():
+        assert torch.equal(captured[key], tensor), key
+
+
+def test_no_wait_for_the_device_within_an_epoch() -> None:
+    learner, stream = learner_of("pico+pgdr", compile="off", graphs="on")
+    for t in range(2):
+        for position in learner.fit(stream.make_task(t, load_source("digits").train_samples)):
+            inside = 5 < position.step < learner.steps and position.epoch > 1
+            torch.cuda.set_sync_debug_mode("error" if inside else "default")
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_compiled_and_captured_learns_and_compiles_once() -> None:
+    learner, stream = learner_of("pico+pgdr")
+    for t in range(len(stream)):
+        torch.compiler.set_stance("fail_on_recompile" if t else "default")
+        for _ in learner.fit(stream.make_task(t, load_source("digits").train_samples)):
+            pass
+    torch.compiler.set_stance("default")
+    assert all(torch.isfinite(tensor).all() for tensor in learner.tensors().values() if tensor.is_floating_point())
+
+
+def test_running_out_of_memory_says_what_helps() -> None:
+    torch.cuda.set_per_process_memory_fraction(0.0001)
+    try:
+        with pytest.raises(ipll.RunError, match=r"train\.batch_size="):
+            ipll.run("digits", device="cuda", **{"train.batch_size": 512, "model.backbone": "resnet18"})
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

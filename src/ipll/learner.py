@@ -21,7 +21,8 @@ from ipll.config import Config
 from ipll.data.augment import Views
 from ipll.data.loader import draws, training_rows
 from ipll.data.stream import Task
-from ipll.engine.device import channels_last, compile_networks, use_bf16, use_compile, use_graphs
+from ipll.engine.compiler import compile_networks
+from ipll.engine.device import channels_last, use_bf16, use_compile, use_graphs
 from ipll.engine.replay import Plain, Replay
 from ipll.engine.state import copy_state, load_tensors, part_of
 from ipll.errors import RunError

@@ -30,6 +30,7 @@ from ipll.data.random_ops import (
     random_jitter,
     random_mirror,
 )
+from ipll.engine import compiler
 from ipll.errors import DataError
 from ipll.registry import Registry
 from ipll.settings import check, check_choice, setting
@@ -210,7 +211,7 @@ class Views:
         self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
         *, compiled: bool = False,
     ) -> None:  # fmt: skip
-        self.compiled = torch.compile(self.render, dynamic=False) if compiled else None
+        self.compiled = compiler.compiled(self.render) if compiled else None
         self.weak_view, self.strong_view, self.plain_view = (
             VIEWS[name](config).on(device) for name in (config.weak, config.strong, "identity")
         )

@@ -16,7 +16,6 @@ from torch import nn
 
 import ipll
 from ipll.errors import ConfigError
-from ipll.models.network import Network
 from ipll.settings import check_choice
 
 T = TypeVar("T", bound=nn.Module)
@@ -52,16 +51,6 @@ def use_graphs(choice: str, device: torch.device) -> bool:
     if choice == "on" and device.type != "cuda":
         raise ConfigError("train.graphs=on: only a CUDA device has graphs. Use --set train.graphs=auto.")
     return choice != "off" and device.type == "cuda"
-
-
-def compile_networks(module: nn.Module) -> None:
-    """Compiles every network inside `module`, once: shapes are fixed, and classes yet to come are there and masked."""
-    import torch._dynamo  # slow to import, and not needed without a compiler
-
-    torch._dynamo.config.recompile_limit = 64  # training, evaluation, a key encoder: each is a variant of one function
-    for part in module.modules():
-        if isinstance(part, Network):
-            part.compile(dynamic=False)
 
 
 @contextmanager

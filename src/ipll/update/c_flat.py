@@ -41,7 +41,7 @@ class CFlat(Sgd):
             return super().step(loss)
         weights: Tensors = [w for w in self.optimiser.param_groups[0]["params"] if w.requires_grad]
         value, g0 = _gradient(loss, weights)
-        with _frozen_statistics(self.ctx.phase.network):
+        with _kept_statistics(self.ctx.phase.network):
             origin = [w.detach().clone() for w in weights]
             _move(weights, g0, self.settings.rho)
             g1 = _gradient(loss, weights)[1]
@@ -78,14 +78,12 @@ def _put(weights: Tensors, values: Tensors) -> None:
 
 
 @contextmanager
-def _frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Batch norm goes on normalising by the batch, but leaves its running statistics alone."""
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
+def _kept_statistics(network: nn.Module) -> Iterator[None]:
+    """Batch norm goes on normalising by the batch; its running statistics are as before afterwards."""
+    buffers: Tensors = list(network.buffers())
+    kept = [buffer.clone() for buffer in buffers]
     try:
         yield
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)

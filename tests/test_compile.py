@@ -1,0 +1,53 @@
+"""Compiled code: traced once, whatever the number of seen classes, and the same numbers as without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ipll.config import resolve
+from ipll.data.sources import load_source
+from ipll.data.stream import Stream
+from ipll.engine import compiler
+from ipll.learner import Learner
+
+FIRST_CLOSED = {"pgdr": 1, "pico+pgdr": 1, "papi+pgdr": 1, "pico+ancl": 1, "proden+c-flat": 1}
+FIRST_CLOSED["pico+er-ace"] = 2  # its batches are twice as long once there is a memory
+
+
+@pytest.fixture(autouse=True)
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Code is traced and guarded as always; what is traced runs as it is, since building takes minutes."""
+    monkeypatch.setattr(compiler, "BACKEND", "eager")
+    torch.compiler.reset()
+    yield
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+
+
+def learn(name: str, compile_: str, *, closed: int = 3) -> Learner:
+    """Learns three tasks; from task `closed` on, counted from 0, it is an error to compile anything."""
+    settings = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "train.compile": compile_}
+    config = resolve("digits", name, overrides=settings)
+    source = load_source("digits")
+    stream = Stream.build(source, config.stream, config.seed)
+    learner = Learner(config, channels=1, classes=source.classes, mean=source.mean, std=source.std)
+    for t in range(len(stream)):
+        torch.compiler.set_stance("fail_on_recompile" if t >= closed else "default")
+        for _ in learner.fit(stream.make_task(t, source.train_samples)):
+            pass
+        learner.predict(torch.from_numpy(source.test_samples[: 50 + 10 * t]))
+    return learner
+
+
+@pytest.mark.parametrize(("name", "closed"), FIRST_CLOSED.items())
+def test_later_tasks_compile_nothing(name: str, closed: int) -> None:
+    learn(name, "on", closed=closed)
+
+
+def test_same_numbers() -> None:
+    compiled, plain = learn("pgdr", "on"), learn("pgdr", "off")
+    torch.testing.assert_close(compiled.ctx.pool.p, plain.ctx.pool.p)
+    torch.testing.assert_close(compiled.ctx.prototypes.mu, plain.ctx.prototypes.mu)
