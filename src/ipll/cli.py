@@ -13,6 +13,7 @@ from rich.table import Table
 
 import ipll
 from ipll.config import parse_overrides, preset_names, resolve
+from ipll.data.grid import check_picture, write_grid
 from ipll.data.source import SOURCES
 from ipll.data.sources import default_data_root, load_source
 from ipll.data.stream import Stream
@@ -140,6 +141,25 @@ def stream(
     if out:
         built.save(out)
         out_console.print(f"Written to {out}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def augment(
+    preset: Preset,
+    out: Annotated[Path, typer.Option(help="The picture, a .png file.")],
+    samples: Annotated[int, typer.Option(help="How many training images, one a row.")] = 8,
+    set_: Set = None,
+    config: ConfigFile = None,
+    seed: Seed = 0,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Draw training images beside their weak and strong views, as one picture."""
+    load_plugins(plugin or ())
+    resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    check_picture(out)
+    write_grid(out, load_source(resolved.data.source, data_root), resolved.augment, samples=samples, seed=seed)
+    out_console.print(f"Written to {out}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
@@ -33,6 +33,37 @@ def with_pillow(images: Tensor, operation: Callable[[Image.Image], Image.Image])
         return torch.from_numpy(out.astype(np.float32)).reshape(array.shape).permute(2, 0, 1)
 
     return torch.stack([one(image) for image in images])
+
+
+def pillow(name: str, v: float, fill: int = 0, cubic: bool = False) -> Callable[[Image.Image], Image.Image]:
+    """One of `pillow_ops.OPERATIONS` as PiCO's code (and with `fill` and `cubic` PaPi's) calls Pillow."""
+    enhancers = {"brightness": "Brightness", "contrast": "Contrast", "colour": "Color", "sharpness": "Sharpness"}
+
+    def affine(
+        image: Image.Image, *numbers: float, resample: Image.Resampling = Image.Resampling.NEAREST
+    ) -> Image.Image:
+        colour = (fill,) * 3 if image.mode == "RGB" else fill
+        return image.transform(image.size, Image.Transform.AFFINE, numbers, resample, fillcolor=colour)
+
+    def rotate(image: Image.Image) -> Image.Image:
+        return image.rotate(v, fillcolor=(fill,) * 3 if image.mode == "RGB" else fill)
+
+    sheared = {"resample": Image.Resampling.BICUBIC} if cubic else {}
+    if name in enhancers:
+        return lambda i: getattr(ImageEnhance, enhancers[name])(i).enhance(v)
+    return {
+        "identity": lambda i: i,
+        "rotate": rotate,
+        "shear-x": lambda i: affine(i, 1, v, 0, 0, 1, 0, **sheared),
+        "shear-y": lambda i: affine(i, 1, 0, 0, v, 1, 0, **sheared),
+        "translate-x": lambda i: affine(i, 1, 0, v * i.size[0], 0, 1, 0),
+        "translate-y": lambda i: affine(i, 1, 0, 0, 0, 1, v * i.size[1]),
+        "autocontrast": ImageOps.autocontrast,
+        "equalize": ImageOps.equalize,
+        "posterize": lambda i: ImageOps.posterize(i, int(v)),
+        "solarize": lambda i: ImageOps.solarize(i, v),
+        "invert": ImageOps.invert,
+    }[name]
 
 
 def seeded(seed: int = 0) -> torch.Generator:
