@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,11 +36,11 @@ def test_every_combination_is_refused_or_accepted_as_it_should_be() -> None:
         parts = tuple(part(family, kind) for family, kind in chosen.items())
         impossible = [key for key in NEEDS if chosen[key[0]] == key[1] and chosen[NEEDS[key]] == "none"]
         if not impossible:
-            check_needs(parts)
+            check_needs(parts, "linear")
             continue
         refused += 1
         with pytest.raises(ConfigError) as caught:
-            check_needs(parts)
+            check_needs(parts, "linear")
         family, kind = next(key for key in impossible if f"{key[0]} '{key[1]}'" in str(caught.value))
         missing = NEEDS[family, kind]
         assert str(caught.value).startswith(f"{family} '{kind}' does not go with {missing} 'none'")
@@ -61,6 +62,26 @@ def test_every_combination_is_refused_or_accepted_as_it_should_be() -> None:
 def test_a_user_is_told_both_parts(method: str, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ipll.run("digits", method, **settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), [("papi+wa", {}), ("pico+c-flat", {}), ("pgdr", {"retention.kind": "wa"})]
+)
+def test_a_head_that_aligning_would_do_nothing_to(method: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """A cosine head does not see the norms of weights, which are all that WA changes."""
+    with pytest.raises(
+        ConfigError, match=r"^retention 'wa' does not go with model\.head 'cosine': .*model\.head=linear"
+    ):
+        ipll.run("digits", method, out=tmp_path / "run", **settings | {"model.head": "cosine"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_aligning_minds_the_head() -> None:
+    for method in method_table():
+        parts = resolve("digits", method).parts
+        if ("retention", "wa") not in [(part.family, part.kind) for part in parts]:
+            check_needs(parts, "cosine")
+        check_needs(parts, "linear")
 
 
 @pytest.mark.parametrize("method", ["proden+bic", "proden+ancl", "pico+wa", "papi+c-flat", "terial+bic"])

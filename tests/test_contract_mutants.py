@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional as F
 
 import ipll.learner
+import ipll.step
 from ipll.classifier.members import ExemplarMeans, LinearClassifier, PrototypeClassifier
 from ipll.component import FAMILIES, Batch, Component, Context
 from ipll.data.sources import load_source
+from ipll.data.sources.digits import SCALE
 from ipll.disambiguation.base import Disambiguation
 from ipll.disambiguation.proden import Proden
 from ipll.memory.base import Memory, NoMemory
@@ -88,14 +93,42 @@ class Unscaled(Proden):
 class Counting(Proden):
     """Has state that is neither a parameter nor a buffer."""
 
-    steps = 0
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.steps = torch.zeros(())
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Pair:
         use, store = super().targets(p, out, batch)
-        return use, torch.lerp(p, store, min(self.steps / 10, 1))
+        return use, torch.lerp(p, store, (self.steps / 10).clamp(max=1))
 
     def after(self, out: Mapping[str, Output], batch: Batch) -> None:
-        self.steps += 1
+        self.steps.add_(1)
+
+
+class ByEpoch(Proden):
+    """Waits for the second epoch, and tells nobody."""
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Pair:
+        use, store = super().targets(p, out, batch)
+        return use, store if self.ctx.epoch else p
+
+
+class ByNumber(Proden):
+    """Its schedule is no tensor."""
+
+    def begin_epoch(self) -> None:
+        self.share = (1 + self.ctx.epoch) / self.ctx.epochs
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Pair:
+        use, store = super().targets(p, out, batch)
+        return use, torch.lerp(p, store, self.share)
+
+
+class ByStage(ByEpoch):
+    """As it should be."""
+
+    def stage(self) -> bool:
+        return self.ctx.epoch > 0
 
 
 class Peeking(Proden):
@@ -103,9 +136,20 @@ class Peeking(Proden):
 
     def first_sets(self) -> Tensor:
         candidates, pool = super().first_sets(), self.ctx.pool
-        labels = torch.from_numpy(load_source("digits").train_labels)[pool.ids[: pool.incoming]]
-        told = candidates & F.one_hot(labels, self.ctx.capacity).bool()
+        told = candidates & F.one_hot(self.truth(pool.ids[: pool.incoming]), self.ctx.capacity).bool()
         return torch.where(told.any(dim=1, keepdim=True), told, candidates)
+
+    def truth(self, ids: Tensor) -> Tensor:
+        return torch.from_numpy(load_source("digits").train_labels)[ids]
+
+
+class PeekingElsewhere(Peeking):
+    """Reads the truth where the data set comes from."""
+
+    def truth(self, ids: Tensor) -> Tensor:
+        grey, labels = load_digits(return_X_y=True)
+        known = dict(zip(map(bytes, (grey * SCALE).astype(np.uint8)), labels, strict=True))
+        return torch.tensor([known[bytes(sample)] for sample in self.ctx.pool.samples[: len(ids)].numpy()])
 
 
 class LooseMeans(PrototypeClassifier):
@@ -146,7 +190,10 @@ MUTANTS: list[tuple[str, type[Component], str]] = [
     ("disambiguation", AnyClass, r"targets: task 1: .* outside the candidate sets"),
     ("disambiguation", Unscaled, r"targets: task 1: .* do not sum to 1"),
     ("disambiguation", Counting, r"resumes: stopped at task 1 .*differs"),
+    ("disambiguation", ByEpoch, r"replays: .*stage\(\)"),
+    ("disambiguation", ByNumber, r"replays: .*buffers"),
     ("disambiguation", Peeking, r"blind: with scrambled labels"),
+    ("disambiguation", PeekingElsewhere, r"blind: with scrambled labels"),
     ("classifier", LooseMeans, r"resumes: restored after task 1, it predicts otherwise"),
     ("classifier", Backwards, r"seen: task 1 predicts class \d"),
     ("retention", Spilling, r"unborn: task 2 changes rows"),
@@ -165,11 +212,13 @@ def test_no_step_to_speak_of() -> None:
         check_method("proden", **{"train.lr": 1e-8})
 
 
-def test_the_unbroken_method_passes() -> None:
+def test_the_unbroken_method_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the mutants above are changed from."""
     check_method("pgdr", **SHORT)
     check_method("pgdr", **SHORT, **{"memory.kind": "random"})
     check_method("pgdr", **SHORT, **{"disambiguation.kind": "proden"})
+    monkeypatch.setitem(FAMILIES["disambiguation"].members, "staged", ByStage)
+    check_method("pgdr", **SHORT, **{"disambiguation.kind": "staged"})
 
 
 # Parts without one of their hooks
@@ -218,14 +267,15 @@ def test_part_without_a_hook(
 def test_loop_without_a_hook(
     call: str, nothing: str, method: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(ipll.learner.__file__).read_text()
-    assert source.count(call) == 1
-    monkeypatch.setattr("ipll.testing.Learner", _compiled(source.replace(call, nothing)).Learner)
+    step, learner = (Path(module.__file__).read_text() for module in (ipll.step, ipll.learner))
+    assert (step + learner).count(call) == 1
+    monkeypatch.setitem(sys.modules, "ipll.step", _compiled(step.replace(call, nothing)))
+    monkeypatch.setattr("ipll.testing.Learner", _compiled(learner.replace(call, nothing)).Learner)
     with pytest.raises(AssertionError, match=f"^{message}"):
         check_method(method)
 
 
 def _compiled(source: str) -> Any:
-    module = ModuleType("mutant_of_the_learner")
-    exec(compile(source, "mutant of learner.py", "exec"), vars(module))
+    module = ModuleType("mutant_of_the_loop")
+    exec(compile(source, "mutant of the loop", "exec"), vars(module))
     return module

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from importlib import resources
 from pathlib import Path
 
@@ -15,24 +16,31 @@ import pytest
 
 import ipll
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "py.typed",
-        "methods.toml",
-        "presets/digits.toml",
-        "presets/cifar100.toml",
-        "presets/cifar100-h.toml",
-        "results/templates/report.html.j2",
-        "results/templates/report.css",
-    ],
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "ipll"
+FILES = sorted(
+    file.relative_to(PACKAGE).as_posix()
+    for file in PACKAGE.rglob("*")
+    if file.is_file() and file.parent.name != "__pycache__"
 )
+DATA = [name for name in FILES if not name.endswith(".py")]
+
+
+@pytest.mark.parametrize("name", DATA)
 def test_data_files_are_found_as_resources(name: str) -> None:
     file = resources.files("ipll").joinpath(name)
     assert file.is_file()
     if name != "py.typed":
         assert file.read_text(encoding="utf-8").strip()
+
+
+def test_every_file_is_in_the_wheel(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern in .gitignore or a rule of the build would drop one in silence."""
+    build = pytest.importorskip("hatchling.build")
+    assert {"methods.toml", "results/paper_results.csv", "results/verified.toml"} <= set(DATA)
+    monkeypatch.chdir(root)
+    with zipfile.ZipFile(tmp_path / build.build_wheel(str(tmp_path))) as wheel:
+        packed = [name.removeprefix("ipll/") for name in wheel.namelist() if name.startswith("ipll/")]
+    assert sorted(packed) == FILES
 
 
 def test_the_version_is_the_same_everywhere(root: Path) -> None:

@@ -24,6 +24,7 @@ from ipll.disambiguation import terial as _terial  # noqa: F401
 from ipll.errors import ConfigError, suggest
 from ipll.memory import by_class as _by_class  # noqa: F401
 from ipll.memory import herding as _herding  # noqa: F401
+from ipll.models.network import HEADS
 from ipll.prototypes import Prototypes, PrototypeSettings
 from ipll.registry import Registry
 from ipll.retention import ancl as _ancl  # noqa: F401
@@ -114,13 +115,19 @@ def register_method(name: str, row: Mapping[str, Any], *, doc: str, base: str | 
     ADDED.register(name)(entry | {"doc": doc})
 
 
-def check_needs(parts: tuple[PartConfig, ...]) -> None:
-    """Refuses a part that needs what no other provides."""
+def check_needs(parts: tuple[PartConfig, ...], head: str) -> None:
+    """Refuses a part that needs what no other provides; a head is needed as 'linear head' or 'cosine head'."""
     members = [FAMILIES[part.family][part.kind] for part in parts]
-    provided = AUTOMATIC.union(*(member.provides for member in members))
+    heads = {f"{kind} head": kind for kind in HEADS}
+    provided = AUTOMATIC.union({f"{head} head"}, *(member.provides for member in members))
     chosen = {part.family: part.kind for part in parts}
     for part, member in zip(parts, members, strict=True):
         for missing in sorted(member.needs - provided):
+            if missing in heads:
+                raise ConfigError(
+                    f"{part.family} '{part.kind}' does not go with model.head '{head}': it needs a {missing}. "
+                    f"Choose that with --set model.head={heads[missing]}, or another {part.family}."
+                )
             if missing not in chosen:
                 raise ConfigError(f"{part.family} '{part.kind}' needs '{missing}', which no part provides.")
             raise ConfigError(

@@ -82,7 +82,10 @@ class Bic(WeightedDistillation):
 
 
 def balanced(labels: Tensor, cap: int) -> Tensor:
-    """-> indices of at most `cap` samples of each label, the first ones."""
+    """-> indices of at most `cap` samples of each label, the first ones.
+
+    Rows of the pool are in order of the data set's ids, memory last: an arbitrary but fixed sample, not a random one.
+    """
     members = F.one_hot(labels)
     rank = (members.cumsum(dim=0) * members).sum(dim=1)
     return (rank <= cap).nonzero()[:, 0]

@@ -37,6 +37,7 @@ class Wa(WeightedDistillation):
     """After a task, the new classes' weights are scaled to the old ones' mean norm. Old and new go by birth."""
 
     Settings = WaSettings
+    needs = frozenset({"linear head"})  # norms of weights mean nothing to a cosine head
 
     def end_task(self) -> None:
         if self.ctx.old:
