@@ -21,7 +21,7 @@ from ipll.registry import Registry
 from ipll.rng import torch_generator
 
 if TYPE_CHECKING:
-    from ipll.data.augment import Views
+    from ipll.data.views import Views
     from ipll.memory.base import Memory
     from ipll.prototypes import Prototypes
     from ipll.separation.base import Separation

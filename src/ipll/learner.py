@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from ipll.classifier.members import Classifier
 from ipll.component import Context, Phase
 from ipll.config import Config
-from ipll.data.augment import Views
 from ipll.data.loader import draws, training_rows
 from ipll.data.stream import Task
+from ipll.data.views import Views
 from ipll.engine.compiler import compile_networks
 from ipll.engine.device import channels_last, use_bf16, use_compile, use_graphs
 from ipll.engine.replay import Plain, Replay
@@ -66,10 +66,11 @@ class Learner(Stepper):
         self.parts = nn.ModuleList(ctx.parts)
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
+        graphs = use_graphs(train.graphs, ctx.device)
         network = Network(config.model, channels, classes, config.seed, project=project, bf16=bf16)
         self.network = ctx.network = channels_last(network.to(ctx.device))
         self.teacher = ctx.teacher = copy.deepcopy(self.network).eval()
-        ctx.views = Views(config.augment, mean, std, ctx.device, compiled=compiled)
+        ctx.views = Views(config.augment, mean, std, ctx.device, compiled=compiled, graphs=graphs)
         if prototypes := part_of(ctx.parts, Prototypes):
             ctx.prototypes = prototypes
         if separation := part_of(ctx.parts, Separation):
@@ -82,7 +83,7 @@ class Learner(Stepper):
         if compiled:
             ctx.chunk = train.batch_size  # the shape that the teacher sees too
             compile_networks(self)
-        self.stepping = Replay(ctx.device) if use_graphs(train.graphs, ctx.device) else Plain()
+        self.stepping = Replay(ctx.device) if graphs else Plain()
         self.joint_views = train.joint_views
         self.sums = {}
         self.steps = self.batch_size = 0  # of the current epoch

@@ -39,13 +39,13 @@ class Prototypes(Component):
 
     def update(self, features: Tensor, predicted: Tensor, p: Tensor) -> None:
         """Eq. 2 from features [n, dim], predicted classes [n] and soft targets [n, capacity]."""
-        members = torch.nn.functional.one_hot(predicted, self.ctx.capacity).to(features.dtype)
-        means, filled = weighted_means(features, members)
-        fallback, weighted = weighted_means(features, p)
+        means, filled = class_means(features, predicted, self.ctx.capacity)
+        weighted = p.amax(dim=0) > 0
+        first = (weighted & ~filled & ~self.known).nonzero()[:, 0]  # rarely any: no product over all classes
         gamma = self.settings.gamma
         moved = torch.where(self.known[:, None], gamma * self.mu + (1 - gamma) * means, means)
-        first = (~filled & ~self.known & weighted)[:, None]
-        self.mu.copy_(torch.where(filled[:, None], moved, torch.where(first, fallback, self.mu)))
+        self.mu.copy_(torch.where(filled[:, None], moved, self.mu))
+        self.mu[first] = weighted_means(features, p[:, first])[0]
         self.known |= filled | weighted
 
     def distances(self, features: Tensor) -> Tensor:
@@ -63,6 +63,21 @@ class Prototypes(Component):
     def end_task(self) -> None:
         if self.settings.update == "task":
             self._refresh()
+
+
+def rows_of_classes(classes: Tensor, count: int) -> tuple[Tensor, ...]:
+    """-> for each class up to `count`, at least, where it occurs in classes [n], in order; by one sort for all."""
+    return torch.split(classes.argsort(stable=True), classes.bincount(minlength=count).tolist())
+
+
+def class_means(features: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """-> the mean of features [n, dim] over each of `count` classes [count, dim], zero for those without a sample, and
+    which have any. Reads every feature once, and repeats to the bit on a GPU too."""
+    means, groups = features.new_zeros(count, features.shape[1]), rows_of_classes(classes, count)
+    for c, rows in enumerate(groups):
+        if len(rows):
+            means[c] = features[rows].mean(dim=0)
+    return means, torch.tensor([len(rows) > 0 for rows in groups], device=features.device)
 
 
 def weighted_means(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ipll.component import Batch, Context, Draw, Phase
 from ipll.data.loader import view_names
+from ipll.engine.replay import Plain
 from ipll.models.network import Output
 from ipll.update.sgd import Update
 
@@ -20,6 +21,7 @@ class Stepper(nn.Module):
     ctx: Context
     update: Update
     joint_views: bool
+    stepping: Plain
     sums: dict[str, Tensor]  # terms of the loss, summed over the steps of the current epoch
 
     def stages(self, phase: Phase) -> Hashable:
@@ -33,7 +35,7 @@ class Stepper(nn.Module):
         self._step(phase, batch)
 
     def _step(self, phase: Phase, batch: Batch) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), self.stepping.beside():
             for part in phase.parts:
                 part.before(batch)
         first: dict[str, Output] = {}  # of the first forward pass, which decides the targets
@@ -43,6 +45,7 @@ class Stepper(nn.Module):
             if first:
                 return self._total(phase, batch, out)[0]
             first.update(out)
+            self.stepping.join()
             self._decide_targets(phase, batch, out)
             total, terms = self._total(phase, batch, out)
             for name, value in terms.items():

@@ -8,7 +8,7 @@ sample's view depends only on its own row of numbers, not on how a batch is cut.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,14 +30,10 @@ from ipll.data.random_ops import (
     random_jitter,
     random_mirror,
 )
-from ipll.engine import compiler
-from ipll.errors import DataError
 from ipll.registry import Registry
 from ipll.settings import check, check_choice, setting
 
 ROUNDS = 3  # operations of the mild and of PiCO's view
-COMPILED_BLOCK = 3 * 2**21  # values rendered at a time by compiled code: 2,048 images of 32 x 32
-BLOCK = 2**18  # values rendered at a time on a CPU: a few MB stay in its cache, which is several times faster
 
 
 @dataclass(frozen=True)
@@ -199,61 +195,3 @@ def warp(config: AugmentConfig) -> View:
 def identity(config: AugmentConfig) -> View:
     """The image as it is."""
     return View((), lambda images: images)
-
-
-class Views:
-    """The weak, strong and plain view of uint8 images [n, channels, height, width] -> float32, normalised.
-
-    `mean` and `std` are per channel, of samples scaled to [0, 1]. `render` is the pure part, which can be `compiled`.
-    """
-
-    def __init__(
-        self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
-        *, compiled: bool = False,
-    ) -> None:  # fmt: skip
-        self.compiled = compiler.compiled(self.render) if compiled else None
-        self.weak_view, self.strong_view, self.plain_view = (
-            VIEWS[name](config).on(device) for name in (config.weak, config.strong, "identity")
-        )
-        std_levels = torch.tensor(std, device=device).view(-1, 1, 1) * ops.WHITE
-        self.scale = 1 / std_levels
-        self.offset = -torch.tensor(mean, device=device).view(-1, 1, 1) * ops.WHITE / std_levels
-
-    def weak(self, samples: Tensor, generator: torch.Generator) -> Tensor:
-        return self._see(self.weak_view, samples, generator)
-
-    def strong(self, samples: Tensor, generator: torch.Generator) -> Tensor:
-        return self._see(self.strong_view, samples, generator)
-
-    def plain(self, samples: Tensor) -> Tensor:
-        """No augmentation: what is shown to the model at test."""
-        return self._see(self.plain_view, samples, None)
-
-    def render(self, view: View, samples: Tensor, numbers: Tensor) -> Tensor:
-        """The view of `samples` that `numbers` [n, sum of the view's draws] stand for."""
-        images = view.apply(samples.float(), *torch.split(numbers, list(view.draws), 1))
-        return torch.addcmul(self.offset, images, self.scale)
-
-    def _see(self, view: View, samples: Tensor, generator: torch.Generator | None) -> Tensor:
-        if samples.dtype != torch.uint8 or samples.ndim != 4 or samples.shape[1] != len(self.scale):
-            raise DataError(
-                f"samples are {samples.dtype} {list(samples.shape)}: views are made of uint8 images "
-                f"[n, {len(self.scale)}, height, width]."
-            )
-        n, values = len(samples), math.prod(samples.shape[1:])
-        numbers = torch.rand((n, sum(view.draws)), generator=generator, device=samples.device)
-        if self.compiled and view.draws:
-            block = max(1, COMPILED_BLOCK // values)
-            inputs = (_in_blocks(tensor, block) for tensor in (samples, numbers))
-            return torch.cat([self.compiled(view, *part) for part in zip(*inputs, strict=True)])[:n]
-        if samples.device.type != "cpu":
-            return self.render(view, samples, numbers)
-        block = max(1, BLOCK // values)
-        parts = zip(torch.split(samples, block), torch.split(numbers, block), strict=True)
-        return torch.cat([self.render(view, *part) for part in parts])
-
-
-def _in_blocks(tensor: Tensor, block: int) -> tuple[Tensor, ...]:
-    """All of the same length, the last one filled up with zeros: another length would be compiled anew."""
-    missing = -len(tensor) % block
-    return torch.split(torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]), block)

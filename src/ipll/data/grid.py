@@ -9,8 +9,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from ipll.data.augment import AugmentConfig, Views
+from ipll.data.augment import AugmentConfig
 from ipll.data.source import Source
+from ipll.data.views import Views
 from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError
 from ipll.rng import numpy_generator, torch_generator

@@ -7,9 +7,10 @@ a graph launches them all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 from ipll.component import Draw
 from ipll.errors import RunError
@@ -28,6 +29,13 @@ class Plain:
     def __call__(self, draw: Draw, stage: Hashable) -> None:
         self.step(draw)
 
+    def beside(self) -> AbstractContextManager[None]:
+        """For a part of a step that can run beside the rest, until `join`."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """What ran beside is finished."""
+
 
 class Replay(Plain):
     """Takes the first steps of a stage as they come, captures the next one, and replays it from then on.
@@ -36,7 +44,7 @@ class Replay(Plain):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream, self.second = _streams(device, 2)
 
     def begin(self, step: Step) -> None:
         super().begin(step)
@@ -81,16 +89,58 @@ class Replay(Plain):
             ) from error
         self.graph = graph
 
+    def beside(self) -> AbstractContextManager[None]:
+        return _fork(self.second)
+
+    def join(self) -> None:
+        torch.cuda.current_stream().wait_stream(self.second)
+
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """On the stream of the capture: autograd remembers where a parameter's gradient was first accumulated."""
-        current = torch.cuda.current_stream()
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
+        with _fork(self.stream):
             yield
-        current.wait_stream(self.stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
 
 
-def _tensors(draw: Draw) -> dict[str, torch.Tensor]:
+class Replayed:
+    """A pure function of tensors whose shapes never change, captured after a few calls. The result is overwritten by
+    the next call."""
+
+    def __init__(self, function: Callable[..., Tensor], device: torch.device) -> None:
+        self.function, self.calls = function, 0
+        (self.stream,) = _streams(device, 1)
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            with _fork(self.stream):
+                result = self.function(*tensors)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return result
+        if self.calls == WARM_UP + 1:
+            self.inputs = [tensor.clone() for tensor in tensors]
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.result = self.function(*self.inputs)
+        for own, tensor in zip(self.inputs, tensors, strict=True):
+            own.copy_(tensor)
+        self.graph.replay()
+        return self.result
+
+
+def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _fork(stream: torch.cuda.Stream) -> Iterator[None]:
+    """On another stream, after all that the current one has been given so far."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+
+
+def _tensors(draw: Draw) -> dict[str, Tensor]:
     views = {f"view {name}": view for name, view in draw.views.items()}
     return {"rows": draw.rows} | views | {f"extra {name}": tensor for name, tensor in draw.extra.items()}

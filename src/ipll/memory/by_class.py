@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ipll.component import FAMILIES
 from ipll.memory.base import Memory, MemorySettings, quotas
+from ipll.prototypes import rows_of_classes
 from ipll.settings import check, setting
 
-BLOCK = 2048  # rows of a distance matrix computed at a time
+BLOCK = 1024  # rows of a distance matrix computed at a time
 
 
 class ByClass(Memory):
@@ -25,12 +26,12 @@ class ByClass(Memory):
 
     def select(self) -> Tensor:
         ctx = self.ctx
-        features, predicted = ctx.pool_features(), ctx.pool_predictions()
-        shares = quotas(predicted.bincount(minlength=ctx.seen).cpu(), self.settings.size, ctx.seen).tolist()
-        kept = [torch.zeros(0, dtype=torch.int64, device=predicted.device)]
-        for c, quota in enumerate(shares):
-            rows = (predicted == c).nonzero()[:, 0]
-            kept.append(rows[self.choose(features[rows], c, quota)] if quota else rows[:0])
+        features, groups = ctx.pool_features(), rows_of_classes(ctx.pool_predictions(), ctx.seen)
+        shares = quotas(torch.tensor([len(rows) for rows in groups]), self.settings.size, ctx.seen).tolist()
+        kept = [
+            rows[self.choose(features[rows], c, quota)] if quota else rows[:0]
+            for c, (rows, quota) in enumerate(zip(groups, shares, strict=True))
+        ]
         return torch.cat(kept)
 
 
@@ -95,12 +96,13 @@ def diverse_samples(features: Tensor, count: int, neighbours: int) -> Tensor:
 
 def nearest_neighbours(features: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """-> a_i [n], the summed distance to the k nearest others, and who they are [n, k]; in blocks of rows."""
-    sums, nearest = [], []
+    sums = features.new_empty(len(features))
+    nearest = features.new_empty(len(features), k, dtype=torch.int64)
     for start in range(0, len(features), BLOCK):
         block = torch.cdist(features[start : start + BLOCK], features)
         own = torch.arange(len(block), device=block.device)
         block[own, start + own] = torch.inf
-        distance, index = block.topk(k, largest=False)
-        sums.append(distance.sum(dim=1))
-        nearest.append(index)
-    return torch.cat(sums), torch.cat(nearest)
+        distance, nearest[start : start + BLOCK] = block.topk(k, largest=False)
+        sums[start : start + BLOCK] = distance.sum(dim=1)
+        del block  # before the next one is made
+    return sums, nearest

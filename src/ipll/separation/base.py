@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ipll.component import Component
 from ipll.separation.mixture import lower_component
 from ipll.settings import check, check_choice, setting
 
 FEWEST = 10  # a mixture of two needs more samples than this
+BLOCK = 8192  # samples whose distances to all prototypes are held at a time
 
 
 @dataclass(frozen=True)
@@ -48,22 +50,26 @@ class Separation(Component):
         """-> e_i [n], finite wherever a sample has an old candidate."""
         raise NotImplementedError
 
-    def distances(self, features: Tensor, old_candidates: Tensor) -> Tensor:
-        """Distance to the prototype of each old candidate [n, capacity]; infinite for all other classes."""
-        prototypes = self.ctx.prototypes
+    def nearest(self, features: Tensor, old_candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """-> the distance to the nearest prototype of an old candidate [n], infinite where there is none, and whose
+        it is [n]; in blocks of rows."""
+        mu, known = self.ctx.prototypes.mu, self.ctx.prototypes.known
         if self.settings.metric == "cosine":
-            mu = torch.nn.functional.normalize(prototypes.mu, dim=1)
-            distances = torch.cdist(torch.nn.functional.normalize(features, dim=1), mu)
-        else:
-            distances = torch.cdist(features, prototypes.mu)
-        return distances.masked_fill(~(old_candidates & prototypes.known), torch.inf)
+            features, mu = F.normalize(features, dim=1), F.normalize(mu, dim=1)
+        distance = features.new_empty(len(features))
+        nearest = features.new_empty(len(features), dtype=torch.int64)
+        for start in range(0, len(features), BLOCK):
+            rows = slice(start, start + BLOCK)
+            block = torch.cdist(features[rows], mu).masked_fill_(~(old_candidates[rows] & known), torch.inf)
+            distance[rows], nearest[rows] = block.min(dim=1)
+        return distance, nearest
 
     def judge(self, features: Tensor, logits: Tensor, candidates: Tensor) -> Judgement:
         """Splits samples by features [n, dim], logits and original candidate sets [n, capacity]."""
         settings = self.settings
         old_candidates = candidates & self.ctx.old_mask
-        distances = self.distances(features, old_candidates)
-        measured = distances.isfinite().any(dim=1)  # the set A: samples with an old candidate that has a prototype
+        distance, nearest = self.nearest(features, old_candidates)
+        measured = distance.isfinite()  # the set A: samples with an old candidate that has a prototype
         probability = torch.zeros_like(features[:, 0])
         e = self.statistic(features, logits, old_candidates)[measured]
         if len(e) > FEWEST and e.max() > e.min():
@@ -72,4 +78,4 @@ class Separation(Component):
         else:
             w = torch.ones_like(e)  # too few to fit: keep the old candidates, the safe side
         probability[measured] = w.to(probability.dtype)
-        return Judgement(probability > settings.alpha, distances.argmin(dim=1), probability)
+        return Judgement(probability > settings.alpha, nearest, probability)

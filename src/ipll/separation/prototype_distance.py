@@ -15,4 +15,4 @@ class PrototypeDistance(Separation):
     """e_i = min over j in S_i and Y_{t-1} of ||phi(x_i) - mu_j||_2."""
 
     def statistic(self, features: Tensor, logits: Tensor, old_candidates: Tensor) -> Tensor:
-        return self.distances(features, old_candidates).min(dim=1).values
+        return self.nearest(features, old_candidates)[0]

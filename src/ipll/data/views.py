@@ -1,0 +1,89 @@
+"""The views of a whole chunk of samples, on whatever device they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ipll.data import image_ops as ops
+from ipll.data.augment import VIEWS, AugmentConfig, View
+from ipll.engine import compiler
+from ipll.engine.replay import Replayed
+from ipll.errors import DataError
+
+COMPILED_BLOCK = 3 * 2**21  # values rendered at a time by compiled code: 2,048 images of 32 x 32
+BLOCK = 2**18  # values rendered at a time on a CPU: a few MB stay in its cache, which is several times faster
+
+
+class Views:
+    """The weak, strong and plain view of uint8 images [n, channels, height, width] -> float32, normalised.
+
+    `mean` and `std` are per channel, of samples scaled to [0, 1]. `render` is the pure part, which can be `compiled`.
+    """
+
+    def __init__(
+        self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
+        *, compiled: bool = False, graphs: bool = False,
+    ) -> None:  # fmt: skip
+        self.weak_view, self.strong_view, self.plain_view = (
+            VIEWS[name](config).on(device) for name in (config.weak, config.strong, "identity")
+        )
+        std_levels = torch.tensor(std, device=device).view(-1, 1, 1) * ops.WHITE
+        self.scale = 1 / std_levels
+        self.offset = -torch.tensor(mean, device=device).view(-1, 1, 1) * ops.WHITE / std_levels
+        self.compiled: dict[View, Callable[[Tensor, Tensor], Tensor]] = {}
+        if compiled:
+            render = compiler.compiled(self.render)
+            self.compiled = {view: partial(render, view) for view in (self.weak_view, self.strong_view)}
+        if graphs:
+            self.compiled = {view: Replayed(work, torch.device(device)) for view, work in self.compiled.items()}
+
+    def weak(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        return self._see(self.weak_view, samples, generator)
+
+    def strong(self, samples: Tensor, generator: torch.Generator) -> Tensor:
+        return self._see(self.strong_view, samples, generator)
+
+    def plain(self, samples: Tensor) -> Tensor:
+        """No augmentation: what is shown to the model at test."""
+        return self._see(self.plain_view, samples, None)
+
+    def render(self, view: View, samples: Tensor, numbers: Tensor) -> Tensor:
+        """The view of `samples` that `numbers` [n, sum of the view's draws] stand for."""
+        images = view.apply(samples.float(), *torch.split(numbers, list(view.draws), 1))
+        return torch.addcmul(self.offset, images, self.scale)
+
+    def _see(self, view: View, samples: Tensor, generator: torch.Generator | None) -> Tensor:
+        if samples.dtype != torch.uint8 or samples.ndim != 4 or samples.shape[1] != len(self.scale):
+            raise DataError(
+                f"samples are {samples.dtype} {list(samples.shape)}: views are made of uint8 images "
+                f"[n, {len(self.scale)}, height, width]."
+            )
+        n, values = len(samples), math.prod(samples.shape[1:])
+        numbers = torch.rand((n, sum(view.draws)), generator=generator, device=samples.device)
+        if view in self.compiled:
+            return self._see_compiled(self.compiled[view], samples, numbers, max(1, COMPILED_BLOCK // values))
+        if samples.device.type != "cpu":
+            return self.render(view, samples, numbers)
+        block = max(1, BLOCK // values)
+        parts = zip(torch.split(samples, block), torch.split(numbers, block), strict=True)
+        return torch.cat([self.render(view, *part) for part in parts])
+
+    @staticmethod
+    def _see_compiled(render: Callable[..., Tensor], samples: Tensor, numbers: Tensor, block: int) -> Tensor:
+        """In blocks of one length, the last one filled up: another length would be compiled anew."""
+        n = len(samples)
+        inputs = [_filled_up(tensor, -n % block) for tensor in (samples, numbers)]
+        out = torch.empty(inputs[0].shape, device=samples.device)
+        for start in range(0, n, block):
+            rows = slice(start, start + block)
+            out[rows] = render(*(tensor[rows] for tensor in inputs))
+        return out[:n]
+
+
+def _filled_up(tensor: Tensor, missing: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
