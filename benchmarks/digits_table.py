@@ -1,10 +1,11 @@
 """Every named method on digits: runs what is missing, and prints the tables of docs/methods.md.
 
     python benchmarks/digits_table.py --jobs 2
-    python benchmarks/digits_table.py --plugin fd.py --out results/digits/feature_distillation.json \\
+    python benchmarks/digits_table.py --plugin fd.py --out runs/feature_distillation.json \\
         proden+fd pgdr/fd proden+lucir
 
 All rows of a file come from one commit: those of another are measured anew. Stop it and call it again as you like.
+The file in results/ is a copy: written there, it would itself be a change to the commit.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--plugin", action="append", default=[])
-    parser.add_argument("--out", type=Path, default=Path("results/digits/all_methods.json"))
+    parser.add_argument("--out", type=Path, default=Path("runs/all_methods.json"))
     options = parser.parse_args()
     load_plugins(options.plugin)
     names = options.methods or [name for name in method_table() if canonical(name) == name]
     torch.set_num_threads(1)
     here = describe(torch.device("cpu"))
     table: dict[str, Any] = {"command": "ipll run digits --method NAME --seed N", "environment": here, "runs": []}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     if options.out.exists():
         found = json.loads(options.out.read_text())
         if found["environment"]["commit"] == here["commit"]:

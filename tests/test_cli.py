@@ -18,7 +18,7 @@ from ipll.data.sources import load_source
 from ipll.method import method_table
 from ipll.results.progress import LiveProgress
 
-COMMANDS = ("run", "resume", "demo", "stream", "methods", "datasets", "report")
+COMMANDS = ("run", "resume", "demo", "stream", "augment", "methods", "datasets", "report")
 
 
 @pytest.fixture(autouse=True)

@@ -163,7 +163,7 @@ class Component(nn.Module):
     """Base of all parts: a dozen hooks that do nothing."""
 
     Settings: ClassVar[type[Any]] = NoSettings
-    needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', and the words of AUTOMATIC
+    needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', 'linear head', words of AUTOMATIC
     provides: ClassVar[frozenset[str]] = frozenset()
     views: ClassVar[tuple[str, ...]] = ()  # views besides the weak one that go through the network
 
