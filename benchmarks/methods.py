@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from throughput import WAYS, Bench, noise
+from throughput import FEW, WAYS, Bench, noise
 
+from ipll.component import Draw, Phase
 from ipll.data.source import Source
 from ipll.engine.device import arithmetic, describe, find_device
 from ipll.learner import Learner
@@ -25,21 +26,27 @@ from ipll.models.network import Network
 
 
 class Counter:
-    """Counts the views that go through networks, forward and backward, in every step of an epoch."""
+    """Counts the views that go through networks in steps, forward and backward."""
 
     def __init__(self, learner: Learner) -> None:
-        self.views = 0
+        self.views, self.within = 0, False
+        self.take_step, learner.take_step = learner.take_step, self._take_step  # type: ignore[method-assign]
         for module in learner.modules():
             if isinstance(module, Network):
                 module.register_forward_hook(self._count)
 
+    def _take_step(self, phase: Phase, draw: Draw) -> None:
+        self.within = True
+        self.take_step(phase, draw)
+        self.within = False
+
     def _count(self, module: torch.nn.Module, inputs: tuple[torch.Tensor], output: Any) -> None:
-        self.views += len(inputs[0]) * (3 if torch.is_grad_enabled() else 1)
+        self.views += self.within * len(inputs[0]) * (3 if torch.is_grad_enabled() else 1)
 
 
 def passes(source: Source, name: str, device: torch.device) -> float:
     """Forward passes of one view for each sample of a step, over all phases; counted in a plain epoch of one step."""
-    plain = WAYS["eager float32"] | {"train.steps_per_epoch": 1, "train.epochs": 1}
+    plain = WAYS["eager float32"] | FEW | {"train.epochs": 1}
     bench = Bench(source, name, plain, 1, device)
     bench.prepare(1)
     counter, samples = Counter(bench.learner), 0
@@ -62,7 +69,7 @@ def main() -> None:
     names = options.methods or [n for n in method_table() if canonical(n) == n and "/" not in n]
     names = list(dict.fromkeys(["pgdr", *names]))
     gpu = device.type == "cuda"
-    way = WAYS["compiled + graphs"] if gpu else WAYS["eager float32"] | {"train.steps_per_epoch": 1}
+    way: dict[str, Any] = WAYS["compiled + graphs"] if gpu else WAYS["eager float32"] | FEW
     rows: dict[str, dict[str, float]] = {}
     report: dict[str, Any] = {"environment": describe(device), "methods": rows}
     with arithmetic(deterministic=False, device=device):

@@ -40,6 +40,7 @@ WAYS = {
     "compiled + graphs": {"train.precision": "bf16", "train.compile": "on", "train.graphs": "on"},
 }
 WARM_EPOCHS = 2
+FEW = {"train.steps_per_epoch": 1, "train.batch_size": 16, "memory.size": 100}  # on a CPU, to see that it works
 
 
 def noise(device: torch.device, size: int = 32) -> Source:
@@ -205,7 +206,7 @@ def main() -> None:
         print(time.time() - float(os.environ["IPLL_BENCH_START"]))
         return
     gpu = device.type == "cuda"
-    few = {} if gpu else {"train.steps_per_epoch": 1, "train.batch_size": 16, "memory.size": 100}
+    few = {} if gpu else FEW
     report: dict[str, Any] = {"environment": describe(device), "shape": [3, 32, 32], "ways": {}}
     rate = matrix_rate(device)
     report["matrix_tflops"] = rate / 1e12
