@@ -31,6 +31,12 @@ PER_TASK = (
     "separation_new_recall",
     "separation_accuracy",
     "memory_purity",
+    "pseudo_label_chance",
+    "pseudo_label_first_accuracy",
+    "pseudo_label_to_right",
+    "pseudo_label_to_wrong",
+    "old_as_new",
+    "new_as_old",
 )
 
 
@@ -50,6 +56,8 @@ class Observer:
         """-> the epoch's line of metrics.jsonl."""
         if position.task == PRIOR_TASK and position.epoch in PRIOR_EPOCHS:
             self._class_prior(learner, position.epoch)
+        if position.epoch == 1 and position.phase == learner.phases - 1:
+            self.state["first_right"] = _pack(self._right(learner))
         losses = learner.losses()
         return {
             "kind": "epoch",
@@ -93,6 +101,8 @@ class Observer:
             "old_accuracy": metrics.percent((predicted == truth)[old]),
             "new_accuracy": metrics.percent((predicted == truth)[~old]),
             "linear_accuracy": metrics.percent(_array(prediction.linear) == truth),
+            "old_as_new": metrics.percent((predicted >= ctx.old)[old]),
+            "new_as_old": metrics.percent((predicted < ctx.old)[~old]) if ctx.old else None,
             "accuracy_by_task": metrics.group_accuracies(confusion, bounds),
         }
 
@@ -111,7 +121,28 @@ class Observer:
             **(recalls if separates else dict.fromkeys(recalls)),
             "memory_purity": metrics.percent(kept == self.truth[_array(memory.ids)]),
             "memory_samples": len(kept),
+            **self._moves(learner),
         }
+
+    def _right(self, learner: Learner) -> Any:
+        """-> [incoming] bool: is the pseudo-label of the task's own sample, argmax of p, the true one?"""
+        pool = learner.ctx.pool
+        return _array(pool.p[: pool.incoming].argmax(dim=1)) == self.truth[_array(pool.ids[: pool.incoming])]
+
+    def _moves(self, learner: Learner) -> Record:
+        """How pseudo-labels moved from the task's first epoch to its end, in percent of its own samples.
+
+        Before the first epoch p is uniform over a set, so its argmax says nothing; what a pick by chance from the
+        candidates would get right stands for it.
+        """
+        pool, last = learner.ctx.pool, self._right(learner)
+        record = dict.fromkeys(("pseudo_label_first_accuracy", "pseudo_label_to_right", "pseudo_label_to_wrong"))
+        chance = 100.0 / pool.candidates[: pool.incoming].sum(dim=1)
+        if (packed := self.state.pop("first_right", None)) is not None:
+            first = _unpack(packed, len(last))
+            moves = (metrics.percent(part) for part in (first, ~first & last, first & ~last))
+            record = dict(zip(record, moves, strict=True))
+        return {"pseudo_label_chance": float(chance.mean()) if len(last) else None, **record}
 
     def _fill_gallery(self, task: int, ids: Any, settled: Any, confidence: Any, judged: Any) -> None:
         """A few samples of the task for people to look at: up to half of them wrongly settled, the rest right."""
@@ -141,7 +172,7 @@ class Observer:
         return {
             "average_incremental_accuracy": float(np.mean(accuracies)),
             "last_accuracy": accuracies[-1],
-            **{f"{name}_per_task": [record[name] for record in tasks] for name in PER_TASK},
+            **{f"{name}_per_task": [record.get(name) for record in tasks] for name in PER_TASK},
             "seen_classes_per_task": [record["seen_classes"] for record in tasks],
             "accuracy_matrix": [row + [None] * (len(by_task) - len(row)) for row in by_task],
             "forgetting": metrics.forgetting(self.state["class_accuracies"]),
@@ -153,3 +184,12 @@ class Observer:
 
 def _array(tensor: Tensor) -> Any:
     return tensor.cpu().numpy()
+
+
+def _pack(right: Any) -> str:
+    """[n] bool -> text that a checkpoint can keep, two letters for eight samples."""
+    return np.packbits(right).tobytes().hex()
+
+
+def _unpack(packed: str, n: int) -> Any:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8), count=n).astype(bool)

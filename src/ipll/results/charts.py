@@ -1,6 +1,7 @@
-"""Charts of the report: inline SVG, built as element trees, so that every name is escaped by construction.
+"""Curves of the report: inline SVG, built as element trees, so that every name is escaped by construction.
 
-Colours live in the style sheet (classes s0, s1, ...); dashes and markers tell series apart without them.
+Colours live in the style sheet (classes s0, s1, ...); dashes and markers tell series apart without them. A group of
+runs is one series: its mean, a band of one standard deviation around it, and a thin line for each run.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ MARKERS = (
 LETTER = 7.8  # px: the width of a letter, on the wide side
 
 
+Values = Sequence[float | None]  # one a task; None where there is nothing to measure
+
+
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart. `style` is the run's number: it picks colour, dash and marker."""
+    """One line of a chart. `style` is the group's number: it picks colour, dash and marker."""
 
     name: str
-    values: Sequence[float | None]
+    values: Values
     style: int
+    deviations: Values = ()  # half the height of the band at each task
+    members: Sequence[Values] = ()  # the lines of the single runs
 
 
 def shorten(name: str, most: int) -> str:
@@ -73,34 +79,51 @@ def line_chart(
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - low) / (high - low)
 
-    svg = _svg(kind, title, "; ".join(map(_in_words, series)), width, height)
-    _text(svg, 0, 14, unit, "axis")
+    def trace(values: Values) -> str:
+        drawn = ["M" if not t or values[t - 1] is None else "L" for t in range(len(values))]
+        return "".join(f"{drawn[t]}{x(t):.1f} {y(v):.1f}" for t, v in enumerate(values) if v is not None)
+
+    svg = drawing(kind, title, "; ".join(map(_in_words, series)), width, height)
+    write(svg, 0, 14, unit, "axis")
     for tick in ticks:
-        _add(svg, "line", {"class": "grid", "x1": left, "x2": right, "y1": y(tick), "y2": y(tick)})
-        _text(svg, left - 8, y(tick) + 4, str(tick), "end")
+        add(svg, "line", {"class": "grid", "x1": left, "x2": right, "y1": y(tick), "y2": y(tick)})
+        write(svg, left - 8, y(tick) + 4, str(tick), "end")
     every = math.ceil(tasks / max((right - left) // 28, 1))
     for task in range(0, tasks, every):
-        _text(svg, x(task), bottom + 20, str(task + 1), "middle")
-    _text(svg, (left + right) / 2, bottom + 39, "task", "middle axis")
+        write(svg, x(task), bottom + 20, str(task + 1), "middle")
+    write(svg, (left + right) / 2, bottom + 39, "task", "middle axis")
 
     ends = []
     for line, name in zip(series, names, strict=True):
-        group = _add(svg, "g", {"class": _style(line.style)})
+        group = add(svg, "g", {"class": _style(line.style), "data-group": line.style})
         points = [(task, value) for task, value in enumerate(line.values) if value is not None]
-        path = "".join(
-            f"{'L' if i and points[i - 1][0] == task - 1 else 'M'}{x(task):.1f} {y(value):.1f}"
-            for i, (task, value) in enumerate(points)
-        )
-        _add(group, "path", {"class": "line", "d": path, "stroke-dasharray": _dash(line.style)})
+        for band in _bands(line):
+            outline = [(t, v + d) for t, v, d in band] + [(t, v - d) for t, v, d in reversed(band)]
+            corners = " ".join(f"{x(t):.1f} {y(min(max(v, low), high)):.1f}" for t, v in outline)
+            add(group, "polygon", {"class": "band", "points": corners})
+        for member in line.members:
+            add(group, "path", {"class": "member", "d": trace(member)})
+        add(group, "path", {"class": "line", "d": trace(line.values), "stroke-dasharray": _dash(line.style)})
         for task, value in points:
             _marker(group, line.style, x(task), y(value), f"{line.name}, task {task + 1}: {value:.1f} %")
             if len(series) == 1 and tasks * 30 <= right - left:
-                _text(svg, x(task), y(value) - 11, f"{value:.1f}", "middle value")
+                write(svg, x(task), y(value) - 11, f"{value:.1f}", "middle value")
         if end_labels and points:
             ends.append((y(points[-1][1]), name, group))
     for at, (_, name, group) in zip(spread([end[0] for end in ends], 16, bottom), ends, strict=True):
-        _text(group, right + 4, at + 4, name, "name")
+        write(group, right + 4, at + 4, name, "name")
     return tostring(svg, encoding="unicode")
+
+
+def _bands(line: Series) -> list[list[tuple[int, float, float]]]:
+    """-> runs of neighbouring tasks with a deviation, as (task, value, deviation)."""
+    bands: list[list[tuple[int, float, float]]] = [[]]
+    for task, (value, deviation) in enumerate(zip(line.values, line.deviations, strict=False)):
+        if value is None or deviation is None:
+            bands.append([])
+        else:
+            bands[-1].append((task, value, deviation))
+    return [band for band in bands if len(band) > 1]
 
 
 def spread(positions: Sequence[float], gap: float, most: float) -> list[float]:
@@ -116,75 +139,18 @@ def spread(positions: Sequence[float], gap: float, most: float) -> list[float]:
     return placed
 
 
-def heat_map(matrix: Sequence[Sequence[float | None]], *, title: str) -> str:
-    """Percentages [task learnt, classes' task]; the number stands in each cell, so colour only helps."""
-    tasks = len(matrix)
-    cell, left, top = (36 if tasks <= 10 else 30), 66, 44
-    size = tasks * cell
-    words = "; ".join(
-        f"after task {row + 1}: " + ", ".join(f"{value:.0f}" for value in values if value is not None)
-        for row, values in enumerate(matrix)
-    )
-    svg = _svg("heat", title, words, left + max(size, 270), top + size + 2)
-    _text(svg, left, 14, "accuracy in % on the classes of task", "axis")
-    for i in range(tasks):
-        middle = (i + 0.5) * cell
-        _text(svg, left + middle, top - 10, str(i + 1), "middle")
-        _text(svg, left - 10, top + middle + 4, f"after {i + 1}", "end")
-    for row, values in enumerate(matrix):
-        for column, value in enumerate(values):
-            if value is None:
-                continue
-            at = {"x": left + column * cell + 1, "y": top + row * cell + 1, "width": cell - 2, "height": cell - 2}
-            box = _add(svg, "rect", {"class": "cell", "rx": 3, "fill-opacity": 0.06 + 0.0064 * value, **at})
-            _add(box, "title").text = f"classes of task {column + 1} after task {row + 1}: {value:.1f} %"
-            _text(svg, left + (column + 0.5) * cell, top + (row + 0.5) * cell + 4, f"{value:.0f}", "middle value")
-    return tostring(svg, encoding="unicode")
-
-
-def prior_chart(
-    names: Sequence[str], predicted: Sequence[int], true: Sequence[int], *, old: int, title: str, most: int
-) -> str:
-    """Samples per class: a bar for the predicted count, an upright stroke for the true one. `most`: the axis' end."""
-    short = [shorten(name, 14) for name in names]
-    row, top, gap = 18, 26, 22
-    left = 12 + int(LETTER * max((len(name) for name in short), default=0))
-    width, right = 300, 286
-    bottom = top + len(names) * row + (gap if 0 < old < len(names) else 0)
-
-    def x(count: float) -> float:
-        return left + (right - left) * count / max(most, 1)
-
-    words = "; ".join(f"{n}: predicted {p}, true {t}" for n, p, t in zip(names, predicted, true, strict=True))
-    svg = _svg("prior", title, words, width, bottom + 40)
-    for c, name in enumerate(short):
-        y = top + c * row + (gap if 0 < old <= c else 0)
-        if c in (0, old):
-            _text(svg, left, y - 6, "old classes" if c < old else "new classes", "axis")
-        _text(svg, left - 8, y + 12, name, "end")
-        bar = _add(
-            svg, "rect", {"class": "bar", "x": left, "y": y + 3, "width": x(predicted[c]) - left, "height": row - 6}
-        )
-        _add(bar, "title").text = f"{names[c]}: predicted {predicted[c]}, true {true[c]}"
-        _add(svg, "line", {"class": "true", "x1": x(true[c]), "x2": x(true[c]), "y1": y + 1, "y2": y + row - 1})
-    _add(svg, "line", {"class": "grid", "x1": left, "x2": right, "y1": bottom + 4, "y2": bottom + 4})
-    _text(svg, left, bottom + 20, "0", "middle")
-    _text(svg, right, bottom + 20, str(most), "middle")
-    _text(svg, (left + right) / 2, bottom + 35, "samples", "middle axis")
-    return tostring(svg, encoding="unicode")
-
-
 def swatch(style: int) -> str:
     """A piece of a run's line, for legends; the name stands beside it."""
     svg = Element("svg", {"class": f"swatch {_style(style)}", "viewBox": "0 0 40 14", "aria-hidden": "true"})
-    _add(svg, "path", {"class": "line", "d": "M1 7H39", "stroke-dasharray": _dash(style)})
+    add(svg, "path", {"class": "line", "d": "M1 7H39", "stroke-dasharray": _dash(style)})
     _marker(svg, style, 20, 7)
     return tostring(svg, encoding="unicode")
 
 
 def _in_words(line: Series) -> str:
     known = [f"{value:.1f} % after task {task + 1}" for task, value in enumerate(line.values) if value is not None]
-    return f"{line.name}: {', '.join(known) or 'no values'}"
+    ends = [known[0], known[-1]] if len(known) > 1 else known
+    return f"{line.name}: {', '.join(ends) or 'no values'}"
 
 
 def _style(style: int) -> str:
@@ -197,25 +163,25 @@ def _dash(style: int) -> str:
 
 def _marker(parent: Element, style: int, x: float, y: float, tip: str = "") -> None:
     place = {"class": "mark", "d": MARKERS[style % len(MARKERS)], "transform": f"translate({x:.1f} {y:.1f})"}
-    mark = _add(parent, "path", place)
+    mark = add(parent, "path", place)
     if tip:
-        _add(mark, "title").text = tip
+        add(mark, "title").text = tip
 
 
-def _svg(kind: str, title: str, description: str, width: float, height: float) -> Element:
+def drawing(kind: str, title: str, description: str, width: float, height: float) -> Element:
     """An empty drawing with the title and description that a screen reader reads."""
     size = {"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)}
     svg = Element("svg", {"class": f"chart {kind}".strip(), "role": "img", **size})
-    _add(svg, "title").text = title
-    _add(svg, "desc").text = description
+    add(svg, "title").text = title
+    add(svg, "desc").text = description
     return svg
 
 
-def _add(parent: Element, tag: str, attributes: Mapping[str, str | float] | None = None) -> Element:
+def add(parent: Element, tag: str, attributes: Mapping[str, str | float] | None = None) -> Element:
     """A new child; numbers are rounded to what the eye can see."""
     values = {k: v if isinstance(v, str) else f"{v:.2f}".rstrip("0").rstrip(".") for k, v in (attributes or {}).items()}
     return SubElement(parent, tag, values)
 
 
-def _text(parent: Element, x: float, y: float, text: str, classes: str) -> None:
-    _add(parent, "text", {"x": x, "y": y, "class": classes}).text = text
+def write(parent: Element, x: float, y: float, text: str, classes: str) -> None:
+    add(parent, "text", {"x": x, "y": y, "class": classes}).text = text
