@@ -12,7 +12,7 @@ demo: $(VENV)/installed
 	$(BIN)/ipll demo --out runs/demo --overwrite
 
 test: $(VENV)/installed-test check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -m slow

@@ -16,8 +16,12 @@ import pytest
 import torch
 
 import ipll
+from ipll.config import resolve
 from ipll.data.sources.cifar100 import Cifar100
+from ipll.engine.device import use_bf16
+from ipll.errors import ConfigError, RunError
 from ipll.results.folder import RunFolder
+from ipll.run import enough_memory
 
 Refused = Callable[..., str]
 
@@ -481,3 +485,36 @@ def test_files_written_to_impossible_places(main: Any, tmp_path: Path, finished:
         assert not list((tmp_path / "data").iterdir())
     else:
         assert status == 0
+
+
+# Devices
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train.precision": "bf16"}, "bf16 is for GPUs"),
+        ({"train.graphs": "on"}, "only a CUDA device has graphs"),
+        ({"train.compile": "yes"}, "train.compile"),
+    ],
+)
+def test_what_a_cpu_cannot_do(settings: dict[str, str], said: str, tmp_path: Path) -> None:
+    """Refused before anything is written."""
+    with pytest.raises(ConfigError, match=said):
+        ipll.run("digits", device="cpu", out=tmp_path / "run", **settings)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_without_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    with pytest.raises(ConfigError, match=r"this GPU has no bf16 arithmetic\. Use --precision float32"):
+        use_bf16("bf16", torch.device("cuda"))
+    assert not use_bf16("auto", torch.device("cuda"))
+
+
+def test_running_out_of_gpu_memory_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 8 * 2**30))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7 * 2**30)
+    said = r"7\.0 GiB .* 1\.0 of 8\.0 GiB are free, batches are of 128\. .*train\.batch_size=64"
+    with pytest.raises(RunError, match=said), enough_memory(resolve("digits")):
+        raise torch.OutOfMemoryError("CUDA out of memory")

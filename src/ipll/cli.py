@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +14,27 @@ from rich.markup import escape
 from rich.table import Table
 
 import ipll
+from ipll.bench.campaign import Options, run_plan
+from ipll.bench.catalogue import Bench, benches, find_bench
+from ipll.bench.plan import Plan, parse_seeds
 from ipll.config import parse_overrides, preset_names, resolve
 from ipll.data.grid import check_picture, write_grid
 from ipll.data.source import SOURCES
 from ipll.data.sources import default_data_root, load_source
 from ipll.data.stream import Stream
 from ipll.demo import run_demo
+from ipll.engine.files import write_text
 from ipll.errors import Interrupted, IpllError
 from ipll.method import canonical, method_entry, method_table
 from ipll.plugins import load_plugins
+from ipll.results import figures
+from ipll.results.numbers import OUT
 from ipll.results.paper import verified
 from ipll.results.progress import LiveProgress
 from ipll.results.report import write_report
 from ipll.results.summary import compare, made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
+from ipll.results.tables import Table as PaperTable
+from ipll.results.tables import render
 from ipll.run import resume as resume_run
 from ipll.run import run_config
 
@@ -54,6 +64,10 @@ Compile = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="Compile networks and views; else only on a GPU.")
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits again; slower on a GPU.")]
+BenchName = Annotated[str, typer.Argument(metavar="NAME", help="A table or figure of the paper, such as tab3.")]
+BenchOut = Annotated[Path, typer.Option("--out", help="The folder that holds the runs.")]
+OtherPreset = Annotated[str | None, typer.Option("--preset", help="The same methods on another data set.")]
+Seeds = Annotated[str, typer.Option(help="How many (3), or which (0,1,2).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
 
 
@@ -72,6 +86,7 @@ def run(
     compile_: Compile = None,
     deterministic: Deterministic = False,
     overwrite: Overwrite = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
     load_plugins(plugin or ())
@@ -89,6 +104,7 @@ def run(
         device=device,
         data_root=data_root,
         overwrite=overwrite,
+        tensorboard=tensorboard,
         reporter=LiveProgress(err_console),
     )
     _show(result)
@@ -214,8 +230,95 @@ def report(
 ) -> None:
     """Write a report of one or more runs: one HTML file that needs nothing else."""
     target = out or folders[0] / "report.html"
-    write_report(folders, target)
+    for warning in write_report(folders, target):
+        err_console.print(f"Warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     out_console.print(f"Written to {target}", highlight=False, soft_wrap=True)
+
+
+@app.command("bench")
+def run_bench(
+    name: Annotated[str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables and figures.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="A method, data set or setting; repeatable.")] = None,
+    seeds: Annotated[str, typer.Option(help="How many (3), or which (0,1,2).")] = "3",
+    preset: OtherPreset = None,
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and the estimated time.")] = False,
+    out: Annotated[Path, typer.Option(help="Where the run folders go.")] = OUT,
+    jobs: Annotated[int | None, typer.Option(help="Cells at once; with Ray: cells that share one GPU.")] = None,
+    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; else this machine's, or a new one.")] = None,
+    device: Device = "auto",
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Run a whole table or figure of the paper. Stopped at any moment, the same command goes on."""
+    if name is None or list_:
+        table = Table("name", "what it is", "numbers")
+        for each in benches().values():
+            table.add_row(each.name, escape(each.title), str(len(each.entries)))
+        _print(table)
+        return
+    load_plugins(plugin or ())
+    options = Options(device, data_root, tuple(plugin or ()), executor, jobs, address)
+    plan = Plan.make(_bench(name, preset, set_, only), parse_seeds(seeds), out)
+    _warn(plan.warnings())
+    if dry_run:
+        _say("\n".join(plan.summary()))
+        return
+    failed = run_plan(plan, options, err_console, again=shlex.join(["ipll", *sys.argv[1:]]))
+    if len(failed) < len(plan.tracks):
+        typer.echo(render(plan.bench, out, plan.seeds).rstrip())
+    _warn(f"failed: {track.cell}: {track.status.error} (see {track.folder}/error.json)" for track in failed)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("table")
+def paper_table(
+    name: BenchName,
+    out: BenchOut = OUT,
+    format_: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
+    preset: OtherPreset = None,
+    set_: Set = None,
+    seeds: Seeds = "3",
+    only: Annotated[list[str] | None, typer.Option(help="A method, data set or setting; repeatable.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write it to this file.")] = None,
+) -> None:
+    """Print one of the paper's tables: our numbers, from finished runs, beside the paper's."""
+    built = PaperTable(_bench(name, preset, set_, only), out, parse_seeds(seeds))
+    text = built.render(format_)
+    if to is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(to, text)
+        _say(f"Written to {to}")
+    if to is not None or format_ == "csv":
+        _warn(f"Warning: {message}" for message in built.damaged)
+
+
+@app.command()
+def figure(
+    name: BenchName,
+    out: BenchOut = OUT,
+    to: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder; else OUT/figures.")] = None,
+    preset: OtherPreset = None,
+    set_: Set = None,
+    seeds: Seeds = "3",
+) -> None:
+    """Draw one of the paper's figures from finished runs, as PNG, SVG and PDF."""
+    drawing = figures.draw(_bench(name, preset, set_), out, parse_seeds(seeds))
+    for file in figures.save(drawing, to or out / "figures"):
+        _say(f"Written to {file}")
+    _warn(drawing.notes)
+
+
+def _bench(name: str, preset: str | None, set_: list[str] | None, only: list[str] | None = None) -> Bench:
+    bench = find_bench(name)
+    if preset is not None:
+        resolve(preset)  # an unknown one is told with a suggestion
+        bench = bench.on(preset)
+    return bench.with_settings(parse_overrides(set_ or [])).only(only or [])
 
 
 @app.callback(invoke_without_command=True)
@@ -235,6 +338,11 @@ def _print(table: Table) -> None:
 
 def _say(text: str) -> None:
     out_console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _warn(messages: Iterable[str]) -> None:
+    for message in messages:
+        err_console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(result: ipll.Result) -> None:

@@ -26,6 +26,7 @@ from ipll.results.folder import RunFolder, check_free
 from ipll.results.progress import Reporter, Silent
 from ipll.results.report import write_report
 from ipll.results.result import Result
+from ipll.results.tensorboard import Events, check_tensorboard, prepare
 
 
 def run(
@@ -39,19 +40,23 @@ def run(
     config: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
     overwrite: bool = False,
+    tensorboard: bool = False,
     reporter: Reporter | None = None,
     **settings: Any,
 ) -> Result:
     """Learns a whole stream and returns the result.
 
     `settings` are the command line's --set, either as {"train.epochs": 5} or as train__epochs=5. With `out`, the run
-    is kept in that folder and can be stopped and resumed; without, nothing is written. `plugins` are Python files that
-    register parts and methods of their own.
+    is kept in that folder and can be stopped and resumed; without, nothing is written. `tensorboard` adds event files
+    to the folder. `plugins` are Python files that register parts and methods of their own.
     """
     load_plugins(plugins)
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
-    return run_config(resolved, out=out, device=device, data_root=data_root, overwrite=overwrite, reporter=reporter)
+    return run_config(
+        resolved, out=out, device=device, data_root=data_root, overwrite=overwrite, tensorboard=tensorboard,
+        reporter=reporter,
+    )  # fmt: skip
 
 
 def run_config(
@@ -61,12 +66,17 @@ def run_config(
     device: str = "auto",
     data_root: str | Path | None = None,
     overwrite: bool = False,
+    tensorboard: bool = False,
     reporter: Reporter | None = None,
 ) -> Result:
     """Like `run`, from a configuration. Everything is checked before anything is written."""
     chosen = find_device(device)
     use_bf16(config.train.precision, chosen)
     use_graphs(config.train.graphs, chosen)
+    if tensorboard:
+        check_tensorboard()
+        if out is None:
+            raise ConfigError("TensorBoard's events go into the run's folder: name one with out=...")
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
     source = load_source(config.data.source, Path(data_root) if data_root else None)
@@ -75,6 +85,7 @@ def run_config(
     folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
     try:
         if folder:
+            prepare(folder.path, wanted=tensorboard)
             folder.begin(config, describe(chosen), stream)
         return execute(config, source, stream, chosen, folder, reporter or Silent())
     finally:
@@ -162,6 +173,7 @@ class Execution:
         self.within = False  # does the position lie inside a task?
         if folder and (found := folder.load_checkpoint()):
             self._restore(found)
+        self.events = Events.of(folder.path, config.train) if folder else None
         self.earlier = self.spent["wall_seconds"]
 
     def go(self) -> Result:
@@ -173,6 +185,8 @@ class Execution:
                     self._learn(t, asked)
             finally:
                 self.reporter.end()
+                if self.events:
+                    self.events.close()
         return self._finish()
 
     def _learn(self, t: int, asked: list[int]) -> None:
@@ -208,6 +222,8 @@ class Execution:
     def _record(self, record: dict[str, Any]) -> None:
         if self.folder:
             self.folder.append_metrics(record)
+        if self.events:
+            self.events.add(record)
 
     def _keep(self) -> None:
         if self.folder:

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -22,6 +23,7 @@ from ipll.results import paper
 
 SEEDS = (0, 1, 2)  # the paper's numbers are means of three runs
 ACCURACY = "average_incremental_accuracy"
+LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Entry:
         return self.preset in preset_names()
 
     def cell(self, seed: int) -> Cell:
-        return Cell(self.preset, self.method, seed, tuple(sorted({**self.settings, **self.asked}.items())))
+        return Cell(self.preset, self.method, seed, freeze({**self.settings, **self.asked}))
 
     @property
     def column(self) -> str:
@@ -69,10 +71,11 @@ class Cell:
     preset: str
     method: str
     seed: int
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()  # as `freeze` makes them
 
     def config(self) -> Config:
-        return resolve(self.preset, self.method, seed=self.seed, overrides=dict(self.settings))
+        overrides = {key: list(value) if isinstance(value, tuple) else value for key, value in self.settings}
+        return resolve(self.preset, self.method, seed=self.seed, overrides=overrides)
 
     def folder(self, out: Path) -> Path:
         """OUT/PRESET/METHOD/SETTING/seedN; SETTING names what differs from the preset, 'default' if nothing does."""
@@ -82,7 +85,8 @@ class Cell:
         ours = _flat(self.config().to_table())
         plain = _flat(resolve(self.preset, self.method, seed=self.seed).to_table())
         parts = [f"{key}={_text(ours[key])}" for key in sorted(ours) if ours[key] != plain.get(key)]
-        return re.sub(r"[^\w.,=+-]", "_", ",".join(parts)) or "default"
+        name = re.sub(r"[^\w.,=+-]", "_", ",".join(parts)) or "default"
+        return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(','.join(parts).encode()).hexdigest()[:12]}"
 
     def __str__(self) -> str:
         settings = "".join(f" {key}={_text(value)}" for key, value in self.settings)
@@ -162,6 +166,11 @@ def _of_paper(cell: paper.Cell, unstated: Mapping[str, Any]) -> Entry:
     return Entry(cell.dataset, cell.method, settings | dict(cell.settings), cell.metric, cell.value)
 
 
+def freeze(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Settings that can be compared and hashed; lists become tuples."""
+    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in settings.items()))
+
+
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
@@ -170,4 +179,5 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Numbers as short as they can be without another one looking the same."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

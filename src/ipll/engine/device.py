@@ -34,11 +34,15 @@ def find_device(name: str) -> torch.device:
 
 
 def use_bf16(precision: str, device: torch.device) -> bool:
-    """Does the network compute in bf16? 'auto' means: on a GPU that has it."""
+    """Does the network compute in bf16? 'auto' means: on a GPU that has it. On a CPU it is always float32.
+
+    Some CPUs, or the virtual machines they are lent through, claim bf16 and then die of it.
+    """
     able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if precision == "bf16" and device.type == "cuda" and not able:
-        raise ConfigError("train.precision=bf16: this GPU has no bf16 arithmetic. Use --set train.precision=float32.")
-    return precision == "bf16" or (precision == "auto" and able)
+    if precision == "bf16" and not able:
+        where = "this GPU has no bf16 arithmetic" if device.type == "cuda" else "bf16 is for GPUs, and this is a CPU"
+        raise ConfigError(f"train.precision=bf16: {where}. Use --precision float32.")
+    return precision != "float32" and able
 
 
 def use_compile(choice: str, device: torch.device) -> bool:

@@ -1,0 +1,106 @@
+"""How a cell stands, told by its folder alone: done, failed, stopped or open. A corrupt result counts as none."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ipll.bench.catalogue import ACCURACY
+from ipll.config import Config, read_toml
+from ipll.data.stream import Stream
+from ipll.engine.files import write_json
+from ipll.errors import IpllError
+
+
+class State(StrEnum):
+    DONE = "done"
+    FAILED = "failed"  # the last attempt left error.json
+    STOPPED = "stopped"  # a run that can be resumed
+    OPEN = "open"
+
+
+class Status(NamedTuple):
+    state: State
+    result: Mapping[str, Any] = MappingProxyType({})  # of a cell that is done
+    error: str = ""  # of one that failed
+    damage: str = ""  # what is wrong with the result.json that lies there
+
+
+def read_status(folder: Path) -> Status:
+    try:
+        return Status(State.DONE, _result(folder / "result.json"))
+    except FileNotFoundError:
+        damage = ""
+    except (OSError, ValueError) as problem:
+        damage = f"{folder / 'result.json'}: {problem}"
+    if (folder / "error.json").exists():
+        return Status(State.FAILED, error=_message(folder / "error.json"), damage=damage)
+    return Status(State.STOPPED if (folder / "config.toml").exists() else State.OPEN, damage=damage)
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Renames a corrupt result.json to result.json.corrupt-N, for the holder of the cell's claim. -> the new name."""
+    if not read_status(folder).damage:
+        return None
+    number = 1
+    while (target := folder / f"result.json.corrupt-{number}").exists():
+        number += 1
+    return (folder / "result.json").rename(target)
+
+
+def can_resume(folder: Path, config: Config) -> bool:
+    """Does the folder hold an unfinished run of just this configuration? One of other settings (an older version's
+    defaults), of plugins that have changed since, or with damaged files is begun anew."""
+    if not (folder / "config.toml").exists():
+        return False
+    try:
+        found, wanted = read_toml(folder / "config.toml"), config.to_table()
+        plugins = [sorted(table.pop("plugins", {}).values()) for table in (found, wanted)]
+        return found == wanted and plugins[0] == plugins[1] and Stream.load(folder / "stream.npz").seed == config.seed
+    except (IpllError, OSError):
+        return False
+
+
+def record_error(folder: Path, error: BaseException) -> str:
+    """Writes error.json. -> its message, in one line."""
+    text = " ".join(str(error).split())
+    message = text if isinstance(error, IpllError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    lines = traceback.format_exception(error)
+    return write_error(folder, message, "".join(lines))
+
+
+def write_error(folder: Path, message: str, details: str) -> str:
+    record = {
+        "message": message,
+        "traceback": details,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+    }
+    write_json(folder / "error.json", record)
+    return message
+
+
+def _result(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError("is not text") from None
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"is cut short or damaged ({problem})") from None
+    if not isinstance(values, dict) or not isinstance(values.get(ACCURACY), float | int):
+        raise ValueError(f"holds no {ACCURACY}")
+    return values
+
+
+def _message(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "its error.json cannot be read"
