@@ -14,6 +14,8 @@ from ipll.disambiguation.base import Disambiguation
 from ipll.models.network import Output
 from ipll.settings import check, check_choice, setting
 
+RAREST = 1e-6  # share of a class that no target has any weight on
+
 
 @dataclass(frozen=True)
 class MomentumSettings:
@@ -59,10 +61,15 @@ class PgdrSettings(MomentumSettings):
     empty_set: str = setting(
         "old", "a sample without a new candidate: 'old' (it joins D_old) or 'restore' (it keeps S_i)"
     )
+    adjust: float = setting(
+        0.0,
+        "tau: tau times the log of the classes' share of the targets joins the logits in training; 0: as in the paper",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("disambiguation.empty_set", self.empty_set, ("old", "restore"))
+        check(self.adjust >= 0, "disambiguation.adjust", "not be negative", self.adjust)
 
 
 @FAMILIES["disambiguation"].register("pgdr")
@@ -71,10 +78,33 @@ class Pgdr(MomentumLabels):
 
     The argmax of Eq. 6 runs over the original set S_i, so a label that the re-allocation dropped can come back.
     No sample starts with an empty set: where re-allocation leaves nothing, S_i stays.
+
+    New classes have many samples and old ones few. With `adjust` (ours, after Menon et al., ICLR 2021) the argmax of
+    Eq. 6, cross-entropy and consistency see logits + tau log pi, pi the classes' share of the targets at the start of
+    the epoch, memory included; distillation and tests see the logits as they are.
     """
 
     Settings = PgdrSettings
     needs = frozenset({"separation", "prototypes"})
+    log_prior: Tensor  # [capacity], tau log pi
+
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.register_buffer("log_prior", torch.zeros(ctx.capacity, device=ctx.device))
+
+    def begin_task(self) -> None:
+        super().begin_task()
+        self._take_prior()
+
+    def end_epoch(self) -> None:
+        self._take_prior()
+
+    def _take_prior(self) -> None:
+        """For the coming epoch. Not in `begin_epoch`, which is called again where a run is resumed within it."""
+        if self.settings.adjust:
+            pool = self.ctx.pool
+            mass = (pool.p * ~pool.held_out[:, None]).sum(dim=0)
+            self.log_prior.copy_(self.settings.adjust * (mass / mass.sum()).clamp_min(RAREST).log())
 
     def first_sets(self) -> Tensor:
         ctx, candidates = self.ctx, super().first_sets()
@@ -91,7 +121,12 @@ class Pgdr(MomentumLabels):
         return torch.where(sets.any(dim=1, keepdim=True), sets, candidates)
 
     def scores(self, out: Output) -> Tensor:
-        return out.logits
+        return out.logits + self.log_prior if self.settings.adjust else out.logits
+
+    def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
+        if self.settings.adjust:
+            out = {name: view._replace(shaped=view.shaped + self.log_prior) for name, view in out.items()}
+        return out, targets
 
 
 @FAMILIES["disambiguation"].register("prototype-prediction")
