@@ -247,7 +247,7 @@ def measure(variant: Variant, tasks: list[Task]) -> dict[str, Any]:
 def compare(options: argparse.Namespace) -> None:
     run = json.loads((options.folder / "run.json").read_text())
     config = Config.from_table(run["config"])
-    source = load_source(config.data.source, options.data_root)
+    source = load_source(config.data.source, options.data_root, config.data.size)
     stream = Stream.build(source, config.stream, config.seed)
     truth = stream.arrival[source.train_labels]
     tasks = [load(path, stream, truth) for path in sorted(options.folder.glob("task*.npz"))]

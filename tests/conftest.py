@@ -51,6 +51,12 @@ class StopAt(Silent):
             signal.raise_signal(self.number)
 
 
+@pytest.fixture
+def fewer_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this version had no preset for some of the paper's data sets."""
+    monkeypatch.setattr("ipll.bench.catalogue.preset_names", lambda: ["cifar100", "cifar100-h", "digits"])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
     """Python's own handling of Ctrl-C, also where the tests run in the background and SIGINT is ignored."""

@@ -83,7 +83,7 @@ def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["run", "digit"], ["unknown preset 'digit'", "Did you mean 'digits'?"]),
         (["stream", "cifar"], ["unknown preset 'cifar'", "Did you mean 'cifar100'?"]),
-        (["run", "zzz"], ["unknown preset 'zzz'", "cifar100, cifar100-h, digits"]),
+        (["run", "zzz"], ["unknown preset 'zzz'", "cifar100, cifar100-h, cub200, digits, tiny-imagenet"]),
         (["run", "digits", "--method", "pgrd"], ["unknown method 'pgrd'", "Did you mean 'pgdr'?"]),
         (["run", "digits", "--method", "pgdr/no-memmory"], ["Did you mean 'pgdr/no-memory'?"]),
         (["methods", "prodn"], ["unknown method 'prodn'", "Did you mean 'proden'?"]),

@@ -20,7 +20,7 @@ from ipll.bench.plan import Plan, parse_seeds
 from ipll.config import parse_overrides, preset_names, resolve
 from ipll.data.grid import check_picture, write_grid
 from ipll.data.source import SOURCES
-from ipll.data.sources import default_data_root, load_source
+from ipll.data.sources import default_data_root, image_source, load_source
 from ipll.data.stream import Stream
 from ipll.demo import run_demo
 from ipll.engine.files import write_text
@@ -48,7 +48,10 @@ app = typer.Typer(
 out_console = Console()
 err_console = Console(stderr=True)
 
-Preset = Annotated[str, typer.Argument(help="What to run, named after its data: digits, cifar100, cifar100-h.")]
+Preset = Annotated[
+    str,
+    typer.Argument(help="What to run, named after its data: digits, cifar100, cifar100-h, tiny-imagenet, cub200."),
+]
 Method = Annotated[str, typer.Option("--method", "-m", help="A named method; `ipll methods` lists them.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: train.epochs=40.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
@@ -98,6 +101,7 @@ def run(
     if deterministic:
         overrides["train.deterministic"] = True
     resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
+    _warn(resolved.model.notices())
     result = run_config(
         resolved,
         out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",
@@ -146,7 +150,7 @@ def stream(
     """Build a stream and its candidate sets, show it task by task, and write it to a file."""
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
-    source = load_source(resolved.data.source, data_root)
+    source = load_source(resolved.data.source, data_root, resolved.data.size)
     built = Stream.build(source, resolved.stream, seed)
     columns = ("task", "classes", "samples", "new", "old", "mean candidates", "singletons")
     table = Table(*columns, title=f"{preset}, seed {seed}")
@@ -174,7 +178,8 @@ def augment(
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     check_picture(out)
-    write_grid(out, load_source(resolved.data.source, data_root), resolved.augment, samples=samples, seed=seed)
+    source = load_source(resolved.data.source, data_root, resolved.data.size)
+    write_grid(out, source, resolved.augment, samples=samples, seed=seed)
     out_console.print(f"Written to {out}", highlight=False, soft_wrap=True)
 
 
@@ -221,6 +226,20 @@ def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
         presets = [preset for preset in preset_names() if resolve(preset).data.source == name]
         table.add_row(name, "yes" if loader().available(root) else "no", ", ".join(presets), loader.description)
     _print(table)
+
+
+@app.command()
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="A data set of image files: tiny-imagenet, cub200 or folder.")],
+    size: Annotated[int, typer.Option(help="Height and width; 0: the data set's own.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Threads that decode; 0: one per core.")] = 0,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Decode and resize a data set's images into one file, or check the one that is there. A run does it by itself."""
+    load_plugins(plugin or ())
+    folder, images = image_source(dataset, size).prepare(data_root or default_data_root(), jobs)
+    _say(f"{dataset}: {len(images):,} images of {images.shape[2]} x {images.shape[3]} are whole in {folder}")
 
 
 @app.command()

@@ -7,7 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -30,9 +30,11 @@ Table = dict[str, Any]
 @dataclass(frozen=True)
 class DataConfig:
     source: str = setting("digits", "the data set; `ipll datasets` lists them")
+    size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own")
 
     def __post_init__(self) -> None:
         SOURCES[self.source]
+        check(self.size >= 0, "data.size", "not be negative", self.size)
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,8 @@ def resolve(
         _lay(layered, layer)
     _drop_foreign(layered, given)
     _lay(layered, given)
-    return Config.from_table(layered | {"plugins": loaded_files()})
+    config = Config.from_table(layered | {"plugins": loaded_files()})
+    return replace(config, model=config.model.pinned())
 
 
 def packaged_layers(preset: str, method: str) -> dict[str, Table]:

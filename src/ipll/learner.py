@@ -57,8 +57,9 @@ class Learner(Stepper):
 
     def __init__(
         self, config: Config, *, channels: int, classes: int, mean: tuple[float, ...], std: tuple[float, ...],
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "cpu", pretrained: bool = True,
     ) -> None:  # fmt: skip
+        """`pretrained` loads the weights that the settings name; one that is restored next has no need of them."""
         super().__init__()
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
@@ -67,7 +68,9 @@ class Learner(Stepper):
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         graphs = use_graphs(train.graphs, ctx.device)
-        network = Network(config.model, channels, classes, config.seed, project=project, bf16=bf16)
+        network = Network(
+            config.model, channels, classes, config.seed, project=project, bf16=bf16, pretrained=pretrained
+        )
         self.network = ctx.network = channels_last(network.to(ctx.device))
         self.teacher = ctx.teacher = copy.deepcopy(self.network).eval()
         ctx.views = Views(config.augment, mean, std, ctx.device, compiled=compiled, graphs=graphs)

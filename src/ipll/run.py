@@ -21,6 +21,7 @@ from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, p
 from ipll.errors import ConfigError, DataError, Interrupted, RunError
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
+from ipll.models.network import make_backbone
 from ipll.plugins import load_plugins
 from ipll.results.folder import RunFolder, check_free
 from ipll.results.progress import Reporter, Silent
@@ -79,7 +80,7 @@ def run_config(
             raise ConfigError("TensorBoard's events go into the run's folder: name one with out=...")
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
-    source = load_source(config.data.source, Path(data_root) if data_root else None)
+    source = load_source(config.data.source, Path(data_root) if data_root else None, config.data.size)
     stream = Stream.build(source, config.stream, config.seed)
     check_against(config, source)
     folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
@@ -113,7 +114,7 @@ def resume(
             raise DataError(
                 f"{folder.path}: stream.npz is not the stream of config.toml. Start again with --overwrite."
             )
-        source = load_source(config.data.source, Path(data_root) if data_root else None)
+        source = load_source(config.data.source, Path(data_root) if data_root else None, config.data.size)
         return execute(config, source, stream, chosen, folder, reporter or Silent())
     finally:
         folder.close()
@@ -127,6 +128,8 @@ def check_against(config: Config, source: Source) -> None:
                 f"memory.size is {part.settings.size}, but {source.name} has {source.classes} classes: "
                 f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
             )
+    if config.model.weights:
+        make_backbone(config.model, source.train_samples.shape[1], config.seed)  # refuses weights that do not fit
 
 
 def execute(
@@ -163,15 +166,16 @@ class Execution:
         self.started = self.kept = time.monotonic()
         self.config, self.source, self.stream, self.device = config, source, stream, device
         self.folder, self.reporter = folder, reporter
+        found = folder.load_checkpoint() if folder else None
         self.learner = Learner(
             config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
-            device=device,
+            device=device, pretrained=found is None,
         )  # fmt: skip
         self.observer = Observer(source, stream, device)
         self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
         self.position = Position(0)
         self.within = False  # does the position lie inside a task?
-        if folder and (found := folder.load_checkpoint()):
+        if found:
             self._restore(found)
         self.events = Events.of(folder.path, config.train) if folder else None
         self.earlier = self.spent["wall_seconds"]

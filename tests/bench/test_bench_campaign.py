@@ -387,6 +387,7 @@ def test_patience_that_is_no_number(main: Any, command: Command, monkeypatch: py
     assert "IPLL_STALE takes seconds, more than 0, got 'soon'" in err
 
 
+@pytest.mark.usefixtures("fewer_presets")
 def test_data_sets_that_come_later(main: Any, tmp_path: Path) -> None:
     status, out, err = main("bench", "disambiguation", "--out", tmp_path / "out")
     assert (status, out) == (0, "")

@@ -24,6 +24,7 @@ def test_resnet18_has_the_parameters_of_the_cifar_resnet18() -> None:
     ("name", "shape", "dim"),
     [
         ("resnet18", (2, 3, 32, 32), 512),
+        ("resnet18-imagenet", (2, 3, 64, 64), 512),
         ("resnet18-thin", (2, 3, 32, 32), 128),
         ("resnet18-thin", (2, 1, 28, 28), 128),
         ("small-cnn", (2, 1, 8, 8), 64),

@@ -187,6 +187,7 @@ def test_latex_is_a_booktabs_tabular_with_escapes(write: Write, tmp_path: Path) 
     assert not any(unescaped.search(row) for row in text.splitlines() if not row.startswith("%"))
 
 
+@pytest.mark.usefixtures("fewer_presets")
 def test_text_fits_a_screen_and_groups_by_data_set(write: Write, tmp_path: Path) -> None:
     for entry in find_bench("tab1").entries:
         if entry.available:
@@ -222,6 +223,10 @@ def test_no_runs(tmp_path: Path, main: Any) -> None:
     status, out, err = main("table", "tab3", "--out", tmp_path, "--seeds", "0,5")
     assert (status, out) == (2, "")
     assert err.rstrip().endswith(f"ipll bench tab3 --seeds 0,5, --out {tmp_path}")
+
+
+@pytest.mark.usefixtures("fewer_presets")
+def test_a_table_of_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ipll.RunError, match=r"tiny-imagenet, which this version has no preset for\. Use --preset"):
         render(find_bench("memory"), tmp_path)
 

@@ -65,13 +65,24 @@ class BasicBlock(nn.Module):
         return torch.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
 
 
-class ResNet18(Backbone):
-    """ResNet-18 for small images: a 3x3 stem of stride 1, no max-pool; widths `width` to 8 `width`."""
+def small_stem(channels: int, width: int) -> nn.Sequential:
+    """For small images: 3x3, stride 1, no max-pool."""
+    return nn.Sequential(conv3x3(channels, width), nn.BatchNorm2d(width), nn.ReLU())
 
-    def __init__(self, channels: int, width: int) -> None:
+
+def imagenet_stem(channels: int, width: int) -> nn.Sequential:
+    """For images of 224 x 224 and the like: 7x7 of stride 2, 3x3 max-pool of stride 2."""
+    conv = nn.Conv2d(channels, width, kernel_size=7, stride=2, padding=3, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
+
+
+class ResNet18(Backbone):
+    """ResNet-18, widths `width` to 8 `width`. With ImageNet's stem it computes what torchvision's resnet18 does."""
+
+    def __init__(self, channels: int, width: int, stem: Callable[[int, int], nn.Sequential] = small_stem) -> None:
         super().__init__()
         self.dim = 8 * width
-        self.stem = nn.Sequential(conv3x3(channels, width), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = stem(channels, width)
         widths = (width, width, 2 * width, 4 * width, 8 * width)
         blocks: list[nn.Module] = []
         for fan_in, fan_out in pairwise(widths):
@@ -105,6 +116,11 @@ class SmallCNN(Backbone):
 @BACKBONES.register("resnet18")
 def resnet18(channels: int) -> Backbone:
     return ResNet18(channels, width=64)
+
+
+@BACKBONES.register("resnet18-imagenet")
+def resnet18_imagenet(channels: int) -> Backbone:
+    return ResNet18(channels, width=64, stem=imagenet_stem)
 
 
 @BACKBONES.register("resnet18-thin")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipll.models.backbones import BACKBONES, build_backbone
+from ipll.models.backbones import BACKBONES, Backbone, build_backbone
+from ipll.models.pretrained import load_weights, pin
 from ipll.rng import key, torch_generator
 from ipll.settings import check, check_choice, setting
 
@@ -28,6 +29,9 @@ class Output(NamedTuple):
 @dataclass(frozen=True)
 class ModelConfig:
     backbone: str = setting("resnet18", "the feature extractor phi", "paper")
+    weights: str = setting("", "pretrained backbone: a file, 'torchvision:NAME' or 'timm:NAME'; empty: random weights")
+    weights_sha256: str = setting("", "SHA-256 of that file, filled in when a run is made; another file is refused")
+    expects_weights: bool = setting(False, "the published numbers need pretrained weights: say so where there are none")
     head: str = setting("linear", "'linear', or 'cosine': both sides normalised, no bias")
     new_rows: str = setting("random", "a new class's row of the head: 'random' or 'zero'")
     projection: int = setting(128, "width of the projection head, for methods that have one", "paper")
@@ -37,6 +41,28 @@ class ModelConfig:
         check_choice("model.head", self.head, tuple(HEADS))
         check(self.projection >= 1, "model.projection", "be at least 1", self.projection)
         check_choice("model.new_rows", self.new_rows, ("random", "zero"))
+
+    def pinned(self) -> ModelConfig:
+        """-> the same settings with the absolute path of the file of weights and its SHA-256."""
+        weights, digest = pin(self.weights, self.weights_sha256)
+        return replace(self, weights=weights, weights_sha256=digest)
+
+    def notices(self) -> list[str]:
+        """-> what a user should know before a run starts."""
+        if self.weights or not self.expects_weights:
+            return []
+        return [
+            "Note: the paper's numbers need a pretrained backbone, and this run starts from random weights. "
+            "To have them: --set model.weights=FILE (see docs/pretrained.md)."
+        ]
+
+
+def make_backbone(config: ModelConfig, channels: int, seed: int, *, pretrained: bool = True) -> Backbone:
+    """-> a backbone with random weights, or, where `pretrained`, with those that the settings name."""
+    backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"))
+    if pretrained and config.weights:
+        load_weights(backbone, config.weights, config.weights_sha256)
+    return backbone
 
 
 class LinearHead(nn.Module):
@@ -87,11 +113,12 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, channels: int, capacity: int, seed: int, *, project: bool = False, bf16: bool = False
-    ) -> None:
+        self, config: ModelConfig, channels: int, capacity: int, seed: int, *, project: bool = False,
+        bf16: bool = False, pretrained: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.bf16 = bf16
-        backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"))
+        backbone = make_backbone(config, channels, seed, pretrained=pretrained)
         self.backbone: nn.Module = backbone
         self.dim = int(backbone.dim)
         self.head = HEADS[config.head](self.dim, capacity)

@@ -6,9 +6,20 @@ import os
 from pathlib import Path
 
 from ipll.data.source import SOURCES, Source
-from ipll.data.sources import cifar100, digits
+from ipll.data.sources import cifar100, cub200, digits, folder, tiny_imagenet
+from ipll.data.sources.images import ImageSource
+from ipll.errors import ConfigError
 
-__all__ = ["cifar100", "default_data_root", "digits", "load_source"]
+__all__ = [
+    "cifar100",
+    "cub200",
+    "default_data_root",
+    "digits",
+    "folder",
+    "image_source",
+    "load_source",
+    "tiny_imagenet",
+]
 
 
 def default_data_root() -> Path:
@@ -16,6 +27,25 @@ def default_data_root() -> Path:
     return Path(os.environ.get("IPLL_DATA") or "~/.cache/ipll").expanduser()
 
 
-def load_source(name: str, data_root: Path | None = None) -> Source:
-    """-> the data set called `name`, read from `data_root` and fetched to it where it is missing."""
-    return SOURCES[name]().load(data_root or default_data_root())
+def load_source(name: str, data_root: Path | None = None, size: int = 0) -> Source:
+    """-> the data set called `name`, read from `data_root` and fetched to it where it is missing.
+
+    `size` is that of the images, where they are resized; 0: the data set's own.
+    """
+    loader = image_source(name, size) if size else SOURCES[name]()
+    return loader.load(data_root or default_data_root())
+
+
+def image_source(name: str, size: int = 0) -> ImageSource:
+    """-> the data set of image files called `name`, which is prepared before it is used."""
+    loader = SOURCES[name]()
+    if not isinstance(loader, ImageSource):
+        prepared = [other for other in SOURCES if issubclass(SOURCES[other], ImageSource)]
+        raise ConfigError(
+            f"'{name}' is ready as it comes, at one size: only {', '.join(prepared)} are prepared and have a size."
+        )
+    if size:
+        if not 8 <= size <= 1024:
+            raise ConfigError(f"the size of images is {size}: choose 8 to 1024.")
+        loader.size = size
+    return loader

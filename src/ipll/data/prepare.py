@@ -1,0 +1,248 @@
+"""Preparation: the images of a data set, decoded and resized once, in one file that is then mapped into memory.
+
+A prepared data set is a folder of two files. `images-DIGEST.npy` holds uint8 [n, 3, size, size], training images first.
+`index.json` says what they are: class names, split, and path, label, size and time of each image file, with the SHA-256
+of the images and of itself. It is written last and names the file it belongs to, so there is never a moment when
+something half-written could be taken for whole. Until then the images go, in order, to `images.part`, and
+`progress.json` says how many of them are safely on the disk: a preparation that was killed goes on from there.
+
+Threads share the work: decoding and resizing run outside Python's lock, and a script that calls `ipll.run` needs no
+guard against being imported anew by worker processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ipll.data.pictures import Images, Picture, read_pictures
+from ipll.engine.files import lock, write_json, write_text
+from ipll.errors import DataError
+
+VERSION = 1
+KEEP_SECONDS = 2.0  # between two notes of how far it has got
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The image files of a data set, and how they are to be resized."""
+
+    dataset: str
+    folder: Path
+    class_names: tuple[str, ...]
+    pictures: tuple[Picture, ...]  # training images first
+    train: int  # how many are for training
+    size: int
+    margin: float  # see `pictures.read_picture`
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self.pictures), 3, self.size, self.size)
+
+    def table(self) -> Table:
+        """-> what an index says about it."""
+        return {
+            "version": VERSION,
+            "dataset": self.dataset,
+            "size": self.size,
+            "margin": self.margin,
+            "class_names": list(self.class_names),
+            "train": self.train,
+            "files": [list(picture) for picture in self.pictures],
+        }
+
+
+class Unfit(Exception):
+    """A folder does not hold the prepared images. The message says why where they were there once."""
+
+
+def cache_root() -> Path:
+    """-> where things are kept that cannot be written below the data root."""
+    return Path("~/.cache/ipll").expanduser()
+
+
+def tell(message: str) -> None:
+    Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+def prepare(listing: Listing, data_root: Path, *, jobs: int = 0, verify: bool = False) -> tuple[Path, Images]:
+    """-> the folder of the prepared data set and its images, mapped read-only. Where it is missing or no longer
+    fits the image files, it is made first, by `jobs` threads (0: one per core). `verify` reads all of it once and
+    makes it anew where its checksum is wrong."""
+    places = _places(listing, data_root)
+    why = ""
+    for place in places:
+        try:
+            return place, _open(place, listing, verify)
+        except Unfit as unfit:
+            why = why or str(unfit)
+    place, claim = _claim(places)
+    with claim:
+        try:
+            return place, _open(place, listing, verify)  # another process has made it meanwhile
+        except Unfit:
+            pass
+        if why:
+            tell(f"{place}: {why}. It is prepared again.")
+        try:
+            return place, _make(place, listing, jobs)
+        except OSError as error:
+            needed = np.prod(listing.shape) / 1e9
+            raise DataError(
+                f"cannot write {place}: {error.strerror or error}. It takes {needed:.1f} GB; make room, or use "
+                "another --data-root."
+            ) from error
+
+
+def _places(listing: Listing, data_root: Path) -> list[Path]:
+    """-> where the prepared data set may be: below the data root, else in the user's cache."""
+    folder, root = (Path(os.path.abspath(path)) for path in (listing.folder, data_root))
+    inside = root if folder.is_relative_to(root) else folder  # the data root may be given a level too low
+    name = f"{listing.dataset}-{listing.size}"
+    told_apart = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
+    return [inside / ".ipll" / name, cache_root() / "prepared" / f"{name}-{told_apart}"]
+
+
+def _claim(places: list[Path]) -> tuple[Path, IO[str]]:
+    """-> the first place that can be written, and its lock."""
+    refused = ""
+    for place in places:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            try:
+                claim = lock(place / ".lock", wait=False)
+            except BlockingIOError:
+                tell(f"{place}: another process prepares it; waiting.")
+                claim = lock(place / ".lock", wait=True)
+        except OSError as error:
+            refused = refused or f"{place} ({error.strerror or error})"
+            continue
+        if refused:
+            tell(f"Cannot write {refused}: the prepared images go to {place}.")
+        return place, claim
+    raise DataError(f"cannot write {refused}, nor {places[-1]}. Use a --data-root that can be written.")
+
+
+def _open(place: Path, listing: Listing, verify: bool) -> Images:
+    """-> the prepared images, if they are those of the listing."""
+    path = place / "index.json"
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        if index.pop("checksum") != _digest(index):
+            raise ValueError
+    except (FileNotFoundError, NotADirectoryError):
+        raise Unfit from None
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise Unfit("its index is damaged") from None
+    if difference := _difference(index, listing.table()):
+        raise Unfit(difference)
+    try:
+        images = np.load(place / index["images"], mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        raise Unfit("its images are missing or cut short") from None
+    if images.dtype != np.uint8 or images.shape != listing.shape:
+        raise Unfit("its images are not what its index says")
+    if verify and _sha256(place / index["images"]) != index["sha256"]:
+        raise Unfit("its images have a wrong checksum")
+    return images  # type: ignore[no-any-return]
+
+
+def _difference(index: Table, expected: Table) -> str:
+    if all(index.get(key) == value for key, value in expected.items()):
+        return ""
+    if index.get("version") != expected["version"]:
+        return "it was prepared by another version of ipll"
+    before, now = ({row[0]: row for row in table["files"]} for table in (index, expected))
+    changed = sum(before[path] != row for path, row in now.items() if path in before)
+    counts = f"{len(now.keys() - before)} image files added, {len(before.keys() - now)} removed, {changed} changed"
+    return f"the data set has changed since it was prepared ({counts})"
+
+
+def _make(place: Path, listing: Listing, jobs: int) -> Images:
+    """Decodes what is not yet decoded, and makes the whole known."""
+    part, note = place / "images.part", place / "progress.json"
+    table = listing.table()
+    plan = _digest(table)
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": listing.shape})
+    each = int(np.prod(listing.shape[1:]))
+    done = _progress(note, plan)
+    if not part.exists() or part.stat().st_size < head.tell() + done * each:
+        done = 0
+    tell(
+        f"Preparing {listing.dataset}: {len(listing.pictures) - done:,} images of {listing.size} x {listing.size} "
+        f"to {place}{f', after {done:,} that are there' if done else ''}. This is done once."
+    )
+    with part.open("r+b" if done else "wb") as file:
+        file.write(head.getvalue())
+        file.truncate(head.tell() + done * each)
+        file.seek(0, os.SEEK_END)
+
+        def keep() -> float:
+            file.flush()
+            os.fsync(file.fileno())
+            write_json(note, {"plan": plan, "images": done})
+            return time.monotonic()
+
+        kept = keep()
+        paths = [listing.folder / picture.path for picture in listing.pictures[done:]]
+        try:
+            for block in _shown(read_pictures(paths, listing.size, listing.margin, jobs), listing, done):
+                file.write(block.tobytes())
+                done += len(block)
+                if time.monotonic() - kept >= KEEP_SECONDS:
+                    kept = keep()
+        finally:
+            keep()
+    digest = _sha256(part)
+    images = place / f"images-{digest[:16]}.npy"
+    part.replace(images)
+    table |= {"images": images.name, "sha256": digest}
+    write_text(place / "index.json", json.dumps(table | {"checksum": _digest(table)}))
+    note.unlink()
+    for old in place.glob("images-*.npy"):
+        if old != images:
+            old.unlink()  # a process that has mapped it keeps it until it ends
+    return _open(place, listing, verify=False)
+
+
+def _progress(note: Path, plan: str) -> int:
+    """-> how many images of this very plan are on the disk."""
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+        return int(found["images"]) if found["plan"] == plan else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _shown(blocks: Iterable[Images], listing: Listing, done: int) -> Iterator[Images]:
+    """Passes the blocks on and shows a bar, where stderr is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        shown = bar.add_task(listing.dataset, total=len(listing.pictures), completed=done)
+        for block in blocks:
+            yield block
+            bar.advance(shown, len(block))
+
+
+def _digest(table: Table) -> str:
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

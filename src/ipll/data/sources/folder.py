@@ -1,0 +1,70 @@
+"""A folder of class folders: train/CLASS/* and test/CLASS/*."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ipll.data.pictures import Picture, folders, pictures
+from ipll.data.prepare import Listing
+from ipll.data.source import SOURCES
+from ipll.data.sources.images import ImageSource
+from ipll.errors import DataError
+
+TEST_NAMES = ("test", "val")
+LAYOUT = "A folder of class folders is train/CLASS/*.jpg and test/CLASS/*.jpg"
+
+
+@SOURCES.register("folder")
+class Folder(ImageSource):
+    """Images of a class are in its folder or one level below it (CLASS/images/*)."""
+
+    name = "folder"
+    description = "your own images: the data root holds train/CLASS/* and test/CLASS/*, prepared at 224 x 224"
+
+    def available(self, data_root: Path) -> bool:
+        return _test_name(data_root) is not None
+
+    def listing(self, data_root: Path) -> Listing:
+        test_name = _test_name(data_root)
+        if test_name is None:
+            raise DataError(_explanation(data_root))
+        names = folders(data_root / "train")
+        if foreign := set(folders(data_root / test_name)) - set(names):
+            raise DataError(
+                f"{data_root / test_name / min(foreign)} is a class without a folder in {data_root / 'train'}. "
+                "Training and test need the same classes."
+            )
+        splits: dict[str, list[Picture]] = {"train": [], test_name: []}
+        for split, files in splits.items():
+            for label, name in enumerate(names):
+                images = _class_images(data_root, f"{split}/{name}", label)
+                if not images:
+                    raise DataError(f"{data_root / split / name} holds no images. {LAYOUT}; remove an empty class.")
+                files += images
+        train, test = splits.values()
+        return Listing(self.name, data_root, tuple(names), (*train, *test), len(train), self.size, self.margin)
+
+
+def _test_name(data_root: Path) -> str | None:
+    """-> the name of the folder of test images, where there is one and a 'train' beside it."""
+    if not folders(data_root / "train"):
+        return None
+    return next((name for name in TEST_NAMES if folders(data_root / name)), None)
+
+
+def _explanation(data_root: Path) -> str:
+    """-> what is wrong with a data root that is no folder of class folders."""
+    if not data_root.is_dir():
+        return f"there is no folder {data_root}. Set --data-root to the folder that holds 'train' and 'test'."
+    parent = data_root.absolute().parent
+    places = [data_root / name for name in folders(data_root)] + [parent] * (data_root.name in ("train", *TEST_NAMES))
+    for place in places:
+        if os.access(place, os.X_OK) and _test_name(place):
+            return f"you gave {data_root}; the images are in {place}: set --data-root to that."
+    return f"{data_root} has no folders 'train' and 'test' that hold class folders. {LAYOUT}."
+
+
+def _class_images(data_root: Path, within: str, label: int) -> list[Picture]:
+    places = (within, *(f"{within}/{name}" for name in folders(data_root / within)))
+    return [picture for place in places for picture in pictures(data_root, place, label)]

@@ -1,0 +1,227 @@
+"""Pretrained weights for a backbone: from a file of tensors, or by name from torchvision or timm.
+
+The names of tensors are torchvision's (timm's ResNet-18 has the same), or the backbone's own. No code is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pickle
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ipll.errors import ConfigError
+
+State = dict[str, Tensor]
+
+WRAPPERS = ("state_dict", "model")  # keys under which training scripts keep the weights
+HEAD = "fc."  # the classifier of 1000 classes: not a part of a backbone
+COUNTER = "num_batches_tracked"  # older files lack it, and batch norm does not use it here
+SHOWN = 3  # names in a message, of each kind
+DEPTHS: dict[tuple[str | int, ...], str] = {  # kind and number of the blocks in each layer
+    ("basic", 2, 2, 2, 2): "ResNet-18",
+    ("basic", 3, 4, 6, 3): "ResNet-34",
+    ("bottleneck", 3, 4, 6, 3): "ResNet-50",
+    ("bottleneck", 3, 4, 23, 3): "ResNet-101",
+    ("bottleneck", 3, 8, 36, 3): "ResNet-152",
+}
+
+
+def torchvision_name(name: str) -> str:
+    """'blocks.3.norm1.weight' -> 'layer2.1.bn1.weight'; names that are not those of our ResNet-18 stay as they are."""
+    name = re.sub(r"^stem\.0\.", "conv1.", re.sub(r"^stem\.1\.", "bn1.", name))
+    if found := re.match(r"blocks\.(\d+)\.(.+)", name):
+        layer, block = divmod(int(found[1]), 2)
+        inside = found[2].replace("norm", "bn").replace("shortcut", "downsample")
+        return f"layer{layer + 1}.{block}.{inside}"
+    return name
+
+
+def pin(weights: str, sha256: str) -> tuple[str, str]:
+    """-> where the weights are for good: the file's absolute path and SHA-256, which must be `sha256` where that is
+    given. What is taken by name has no file to pin."""
+    if not weights or _package(weights):
+        return weights, ""
+    path = Path(weights).expanduser().absolute()
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "there is no such file"
+        raise ConfigError(
+            f"model.weights: {path}: {what}. Give a .safetensors or .pth file, 'torchvision:resnet18' or 'timm:NAME'."
+        )
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"model.weights: {path}: cannot be read: {error.strerror}.") from None
+    if sha256 not in ("", digest):
+        raise ConfigError(
+            f"model.weights: {path} is not the file that the configuration was made with: its SHA-256 is "
+            f"{digest[:12]}..., not {sha256[:12]}... Put the former file back, or use --set model.weights_sha256="
+        )
+    return str(path), digest
+
+
+def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
+    """Fills the backbone with pretrained weights; nothing of it changes unless every tensor fits.
+
+    Weights for three channels fit a backbone for grey images: their sum over the channels of the stem gives the
+    features that the grey image would have in all three.
+    """
+    package = _package(weights)
+    if package:
+        state = _by_name(package, weights.partition(":")[2])
+    else:
+        weights, _ = pin(weights, sha256)
+        state = _read(Path(weights))
+    own = {torchvision_name(key): tensor for key, tensor in backbone.state_dict().items()}
+    given = {torchvision_name(key.removeprefix("module.")): tensor for key, tensor in state.items()}
+    given = {key: tensor for key, tensor in given.items() if key in own or not key.startswith(HEAD)}
+    for key, tensor in own.items():
+        if key in given and tensor.ndim == 4 and given[key].ndim == 4:
+            given[key] = _as_grey(given[key], channels=tensor.shape[1])
+    _check_fit(weights, own, given)
+    with torch.no_grad():
+        for key in own.keys() & given.keys():
+            own[key].copy_(given[key])
+
+
+def _package(weights: str) -> str:
+    """'timm:resnet18' -> 'timm'; '' for a file."""
+    return next((name for name in PACKAGES if weights.startswith(f"{name}:")), "")
+
+
+def _as_grey(kernel: Tensor, *, channels: int) -> Tensor:
+    return kernel.float().sum(dim=1, keepdim=True) if (channels, kernel.shape[1]) == (1, 3) else kernel
+
+
+def _read(path: Path) -> State:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings(action="ignore"):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the readers raise whatever a damaged file leads them to
+        raise ConfigError(
+            f"model.weights: {path}: cannot be read as tensors alone: {_damage(error)}. Fetch it anew, or save the "
+            "model's state_dict() as .safetensors (see docs/pretrained.md)."
+        ) from None
+    for wrapper in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    state = content if isinstance(content, Mapping) else {}
+    found = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+    if not found:
+        raise ConfigError(
+            f"model.weights: {path}: holds no tensors with names. Save the model's state_dict() "
+            "(see docs/pretrained.md)."
+        )
+    return found
+
+
+def _damage(error: Exception) -> str:
+    if blocked := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it holds more than tensors ({blocked[1]}), and no code is run"
+    if isinstance(error, EOFError | pickle.UnpicklingError):
+        return "it is empty, cut short, or no file that torch.save wrote"
+    return _first_sentence(error)
+
+
+def _by_name(package: str, name: str) -> State:
+    """The weights as the package gives them. What it draws at random on the way leaves our generators alone."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return dict(PACKAGES[package](name).state_dict())
+    except Exception as error:  # of another package: unknown names, no network, a full disk
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            raise ConfigError(
+                f"model.weights={package}:{name} needs the package {package}: pip install {package}, or give a file."
+            ) from None
+        raise ConfigError(
+            f"model.weights={package}:{name}: {package} says: {_first_sentence(error)}. Without a network, export the "
+            "weights to a file elsewhere (see docs/pretrained.md)."
+        ) from error
+
+
+def _torchvision(name: str) -> nn.Module:
+    """'resnet18' or, with the weights' own name, 'resnet18.IMAGENET1K_V1'."""
+    model, _, version = name.partition(".")
+    found: nn.Module = importlib.import_module("torchvision.models").get_model(model, weights=version or "DEFAULT")
+    return found
+
+
+def _timm(name: str) -> nn.Module:
+    """'resnet18' or, with the weights' own name, 'resnet18.tv_in1k'."""
+    found: nn.Module = importlib.import_module("timm").create_model(name, pretrained=True)
+    return found
+
+
+PACKAGES = {"torchvision": _torchvision, "timm": _timm}
+
+
+def _check_fit(weights: str, own: State, given: State) -> None:
+    missing = [key for key in own if key not in given and not key.endswith(COUNTER)]
+    unexpected = [key for key in given if key not in own]
+    wrong = [key for key in own if key in given and given[key].shape != own[key].shape]
+    problems = {
+        "missing": missing,
+        "unexpected": unexpected,
+        "of another shape": [f"{key} {list(given[key].shape)} instead of {list(own[key].shape)}" for key in wrong],
+    }
+    if told := [f"{kind}: {_some(names)}" for kind, names in problems.items() if names]:
+        fitting = len(own.keys() & given.keys()) - len(wrong)
+        raise ConfigError(
+            f"model.weights: {weights}: {fitting} of {len(own)} tensors fit the backbone; {'; '.join(told)}. "
+            f"{_advice(own, given)}"
+        )
+    for key in own.keys() & given.keys():
+        if not given[key].isfinite().all():
+            raise ConfigError(f"model.weights: {weights}: {key} holds values that are not finite. Fetch it anew.")
+
+
+def _advice(own: State, given: State) -> str:
+    """What to do, told by what the backbone and the file are."""
+    theirs, ours = _architecture(given), _architecture(own)
+    if not ours:
+        return "The names must be those of the backbone's own state_dict()."
+    if theirs != ours:
+        return f"This file is {f'a {theirs}' if theirs else 'no ResNet'}; give the weights of a {ours}."
+    if "conv1.weight" not in given or given["conv1.weight"].ndim != 4:
+        return "Give the weights of a plain ResNet-18, all of them."
+    (width, channels, size, _), (our_width, our_channels, our_size, _) = (s["conv1.weight"].shape for s in (given, own))
+    if size != our_size:
+        fitting = {7: " (--set model.backbone=resnet18-imagenet)", 3: " (--set model.backbone=resnet18)"}.get(size, "")
+        return f"The file's stem is {size}x{size}, the backbone's {our_size}x{our_size}: use another backbone{fitting}."
+    if width != our_width:
+        return f"The file's stem is {width} wide, the backbone's {our_width}: use another backbone."
+    if channels != our_channels:
+        return f"The file is for images of {channels} channels, the data have {our_channels}."
+    return "Give the weights of a plain ResNet-18, all of them."
+
+
+def _architecture(state: State) -> str:
+    """'ResNet-50' by the number of blocks in its four layers; '' for what is no ResNet."""
+    blocks: dict[str, set[str]] = defaultdict(set)
+    for key in state:
+        if found := re.match(r"layer([1-4])\.(\d+)\.", key):
+            blocks[found[1]].add(found[2])
+    kind = "bottleneck" if any(".conv3." in key for key in state) else "basic"
+    depths = [len(blocks[layer]) for layer in "1234"]
+    return DEPTHS.get((kind, *depths), "ResNet of another depth") if all(depths) else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _first_sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.split(". ")[0].removesuffix(".")
