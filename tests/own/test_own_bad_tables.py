@@ -1,0 +1,137 @@
+"""Bad tables: each fault is named with file, row and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipll.own import read_table
+
+Write = Callable[..., Path]
+Refused = Callable[..., str]
+
+FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
+    ("t.csv", "features.x,candidates\n1,a|b\n2, | \n", ["t.csv, row 3: no candidates", "at least one"]),
+    (
+        "t.jsonl",
+        '{"features": [1], "candidates": ["a"]}\n{"features": [2], "candidates": []}\n',
+        ["line 2: no candidates"],
+    ),
+    ("t.jsonl", '{"features": [1], "candidates": ["a"]}\n{"features": [2]}\n', ["line 2: no candidates"]),
+    (
+        "t.parquet",
+        [{"features": [1.0], "candidates": ["a"]}, {"features": [2.0], "candidates": []}],
+        ["row 2: no candidates"],
+    ),
+    ("t.csv", "features.x\n1\n", ["no column 'candidates'", "robin|sparrow"]),
+    ("t.csv", "features.x,candidats\n1,a\n", ["unknown column 'candidats'", "mean 'candidates'", "features.NAME"]),
+    ("t.csv", "ID,features.x,candidates\n1,1,a\n", ["unknown column 'ID'", "mean 'id'"]),
+    ("t.csv", "width,candidates\n1,a\n", ["unknown column 'width'", "features.NAME"]),
+    ("t.csv", ",features.x,candidates\n0,1,a\n", ["pandas' index"]),
+    ("t.csv", "features.x,features.x,candidates\n0,1,a\n", ["two columns", "'features.x'"]),
+    ("t.csv", "id,candidates\n1,a\n", ["neither images nor features"]),
+    ("t.csv", "image,features.x,candidates\na.png,1,a\n", ["both 'image' and 'features.x'"]),
+    ("t.jsonl", '{"image": "a", "features": [1], "candidates": "a"}\n', ["both 'image' and 'features'"]),
+    (
+        "t.jsonl",
+        '{"features": [1, 2], "candidates": "a"}\n' * 2 + '{"features": [1], "candidates": "b"}\n',
+        ["line 3: 1 features, but most have 2"],
+    ),
+    (
+        "t.parquet",
+        [{"features": [1.0], "candidates": "a"}, {"features": None, "candidates": "b"}],
+        ["row 2: 0 features"],
+    ),
+    (
+        "t.csv",
+        "features.x,features.y,candidates\n1,,a\n2,nan,b\n3,3,b\n",
+        ["2 faults", "row 2: feature 'y' is empty or NaN", "row 3"],
+    ),
+    ("t.csv", "features.x,candidates\n1,a\ninf,b\n", ["row 3: feature 'x' is infinite"]),
+    ("t.csv", "features.x,candidates\n1,a\n1e300,b\n", ["row 3: feature 'x' is infinite, or too large"]),
+    (
+        "t.jsonl",
+        '{"features": [1, NaN], "candidates": "a"}\n{"features": [1, 2], "candidates": "b"}\n',
+        ["line 1: feature '1' is empty or NaN"],
+    ),
+    ("t.csv", "features.x,candidates\n1,a\nred,b\n", ["row 3: 'features.x' is the text 'red'", "decimal point"]),
+    ("t.csv", "features.x,candidates\n2024-01-01,a\n", ["'features.x' holds date", "not numbers"]),
+    ("t.csv", 'features,candidates\n"1 2",a\n', ["not lists of numbers", "features.width"]),
+    ("t.csv", "id,features.x,candidates\na,1,a\nb,2,b\na,3,b\n", ["row 4: id 'a' is that of row 2 too"]),
+    ("t.csv", "id,features.x,candidates\na,1,a\n,2,b\n", ["row 3: no id"]),
+    ("t.csv", "features.x,candidates\n1,a\n2,a\n", ["one class only, 'a'"]),
+    ("t.csv", "features.x,candidates\n", ["has no rows"]),
+    ("t.csv", "features.x,candidates", ["has no rows"]),
+    ("t.csv", "", ["is empty"]),
+    ("t.jsonl", "\n\n", ["t.jsonl"]),
+    ("t.csv", b"PAR1....", ["is a Parquet file, not CSV"]),
+    ("t.csv", b"PK\x03\x04....", ["spreadsheet"]),
+    ("t.csv", '{"features": [1], "candidates": "a"}\n', ["holds JSON, not CSV"]),
+    ("t.csv", '{"id": 1}\n', ["holds JSON, not CSV", ".jsonl"]),
+    ("t.parquet", "features.x,candidates\n1,a\n", ["is not a Parquet file"]),
+    ("t.parquet", b"PAR1 and then nothing", ["is damaged"]),
+    ("t.jsonl", "features.x,candidates\n1,a\n", ["2 faults", "line 1: not JSON (Expecting value)"]),
+    ("t.jsonl", '[{"features": [1]}]\n', ["line 1: a list of an object, not an object"]),
+    (
+        "t.jsonl",
+        '{"features": [1], "candidates": "a"}\n{"features": [1], "candidates": ["a"]}\n',
+        ["line 2: 'candidates' is a list of text, but text in line 1"],
+    ),
+    ("t.csv", "features.x;candidates\n1,5;a\n", ["separated by a semicolon (;), not by a comma"]),
+    ("t.csv", "features.x\tcandidates\n1\ta\n", ["separated by a tab", ".tsv"]),
+    ("t.tsv", "features.x,candidates\n1,a\n", ["separated by a comma", ".csv"]),
+    ("t.csv", "features.x,candidates\n1,a\n\n2,Robin, European\n", ["row 4: 3 cells, but the header has 2", "quoted"]),
+    ("t.csv", "features.x,candidates\n1,Bär\n".encode("cp1252"), ["line 2: not UTF-8", "'1,Bä'", "CSV UTF-8"]),
+    ("t.csv", "features.x,candidates\n1ä,a\n".encode("cp1252"), ["line 2: not UTF-8"]),
+    ("t.csv", "features.x,candidates\n1,a\n".encode("utf-16"), ["UTF-16"]),
+    ("t.jsonl", '{"features": [1], "candidates": "Bär"}\n'.encode("cp1252"), ["line 1: not UTF-8"]),
+    (
+        "t.csv",
+        'features.x,candidates\n\n1,a\n2,"b|c\n3,d\n',
+        ["row 4: a line break in 'candidates'", "a quote that never"],
+    ),
+    ("t.csv", 'features.x,"candidates\n' + "1,a|b\n" * 40_000, ["near line", "a quote that never ends"]),
+    ("t.csv", "features.x,candid\xe4tes\n1,a\n".encode("cp1252"), ["line 1: not UTF-8"]),
+    ("t.jsonl", '{"features": [1], "k\xe4": 1}\n'.encode("cp1252"), ["line 1: not UTF-8"]),
+    ("t.jsonl", '{"features": [1], "candidates": "\\ud800"}\n', ["cannot be used"]),
+    ("t.txt", "", ["no table by its ending", ".parquet"]),
+    ("t.xlsx", "", ["Save the sheet as CSV"]),
+    ("t.jsonl", '{"features": [1], "candidates": [1.5]}\n', ["'candidates' holds decimal numbers"]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "said"), FAULTS, ids=range(len(FAULTS)))
+def test_faults(write: Write, refused: Refused, name: str, content: Any, said: list[str]) -> None:
+    message = refused(read_table, write(name, content))
+    assert name in message
+    for part in said:
+        assert part in message
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, refused: Refused) -> None:
+    assert "No such file" in refused(read_table, tmp_path / "t.csv")
+    (tmp_path / "d.csv").mkdir()
+    assert "Is a directory" in refused(read_table, tmp_path / "d.csv")
+
+
+def test_several_kinds_of_fault_are_told_at_once(write: Write, refused: Refused) -> None:
+    rows = ["7,1,a|b", "7,2,", "8,,c", *(f"x{k},1," for k in range(10))]
+    message = refused(read_table, write("t.csv", "id,features.x,candidates\n" + "\n".join(rows) + "\n"))
+    lines = message.splitlines()
+    assert lines[0].endswith("t.csv: 13 faults.")
+    assert [line.split(":")[0] for line in lines[1:6]] == ["  row 3", "  row 3", "  row 4", "  row 5", "  row 6"]
+    assert lines[6] == "  and 8 more"
+    assert "at least one candidate" in lines[7]
+    assert "id of its own" in lines[7]
+
+
+def test_bad_rows_are_found_in_every_block_of_a_large_file(write: Write, refused: Refused) -> None:
+    """Arrow reads a file in blocks of megabytes; the row number is that of the file."""
+    rows = [f"{value:.17f},a|b|{'x' * 60}" for value in np.random.default_rng(0).random(150_000)]
+    rows[140_000] = "red,a"
+    message = refused(read_table, write("t.csv", "features.x,candidates\n" + "\n".join(rows) + "\n"))
+    assert "row 140002: 'features.x' is the text 'red'" in message

@@ -1,0 +1,198 @@
+"""Tables of one's own: what is read from them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipll.own import Samples, read_table
+
+Write = Callable[..., Path]
+
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_characters="|", exclude_categories=("C", "Z")), min_size=1, max_size=8
+)
+SETS = st.lists(
+    st.lists(NAMES | st.sampled_from(['"Robin", European', "a,b", "雀", "naïve"]), min_size=1, max_size=4),
+    min_size=1,
+    max_size=6,
+)
+
+
+def sets_of(samples: Samples) -> list[set[str]]:
+    return [{samples.names[k] for k in np.flatnonzero(row)} for row in samples.candidates]
+
+
+def test_csv_with_features(write: Write) -> None:
+    samples = read_table(
+        write(
+            "birds.csv",
+            "id,features.width,features.height,candidates,label,split\n"
+            "007,1,2.5, robin | sparrow |,robin,train\n"
+            "008,-3,4e2,robin|crow|robin,jay,test\n",
+        )
+    )
+    assert samples.ids == ["007", "008"]
+    assert samples.names == ("robin", "sparrow", "crow")
+    assert samples.candidates.tolist() == [[True, True, False], [True, False, True]]
+    assert samples.features is not None
+    assert samples.features.dtype == np.float32
+    assert samples.features.tolist() == [[1, 2.5], [-3, 400]]
+    assert samples.feature_names == ("width", "height")
+    assert samples.split == ["train", "test"]
+    assert samples.rows.tolist() == [2, 3]
+    assert samples.images is None
+    assert samples.shares is None
+    assert samples.labels.tolist() == [0, -1]
+    assert samples.label_names == ["robin", "jay"]
+    assert samples.foreign_labels == {"jay": 1}
+    assert any("'jay' (1)" in warning for warning in samples.warnings)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "parquet"])
+def test_lists_of_features_and_candidates(write: Write, ending: str) -> None:
+    rows = [
+        {"id": 5, "features": [1.0, 2.0], "candidates": ["2024-01-01", " b|c "]},
+        {"id": 6, "features": [3.0, 4.5], "candidates": ["2024-01-01", "2024-01-01"]},
+    ]
+    samples = read_table(write(f"t.{ending}", rows))
+    assert samples.ids == ["5", "6"]
+    assert samples.names == ("2024-01-01", "b|c")
+    assert samples.candidates.tolist() == [[True, True], [True, False]]
+    assert samples.features is not None
+    assert samples.features.tolist() == [[1, 2], [3, 4.5]]
+    assert samples.rows.tolist() == [1, 2]
+
+
+def test_json_objects_of_features_and_numbers_as_classes(write: Write) -> None:
+    samples = read_table(
+        write(
+            "t.jsonl",
+            '{"features": {"w": 1, "h": 2}, "candidates": [1, 2]}\n{"features": {"w": 3, "h": 4}, "candidates": [3]}\n',
+        )
+    )
+    assert samples.feature_names == ("w", "h")
+    assert samples.names == ("1", "2", "3")
+
+
+def test_pandas_like_parquet(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "candidates": pa.array(["b|a", "a", "b|a"]).dictionary_encode(),
+            "label": pa.array([1.0, None, 2.0]),
+            "features.x": pa.array([1, 2, 3], pa.int8()),
+            "features.y": pa.array([True, False, True]),
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    samples = read_table(tmp_path / "t.parquet")
+    assert samples.names == ("b", "a")
+    assert samples.label_names == ["1", "", "2"]
+    assert samples.features is not None
+    assert samples.features.tolist() == [[1, 1], [2, 0], [3, 1]]
+    assert samples.ids == ["1", "2", "3"]
+
+
+@given(SETS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_candidate_sets_survive(write: Write, ending: str, sets: list[list[str]]) -> None:
+    """Any names, commas and quotes among them, come back from every format, in the order of first appearance."""
+    content: Any = [{"features": [1.0], "candidates": one} for one in sets]
+    if ending in ("csv", "tsv"):
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter="," if ending == "csv" else "\t")
+        writer.writerow(["features.x", "candidates"])
+        writer.writerows([1.0, "|".join(one)] for one in sets)
+        content = text.getvalue()
+    samples = read_table(write(f"t.{ending}", content), allow_one_class=True)
+    assert sets_of(samples) == [set(one) for one in sets]
+    assert list(samples.names) == list(dict.fromkeys(name for one in sets for name in one))
+
+
+def test_utf8_with_a_mark_and_class_names_that_look_empty(write: Write) -> None:
+    samples = read_table(write("t.csv", "\ufefffeatures.x,candidates\r\n1,NA|Blaumeise\r\n2,null|Grünfink\r\n"))
+    assert samples.names == ("NA", "Blaumeise", "null", "Grünfink")
+    samples = read_table(write("t.jsonl", '\ufeff{"features": [1], "candidates": ["ä", "ö"]}\n'))
+    assert samples.names == ("ä", "ö")
+
+
+def test_rows_are_counted_as_a_spreadsheet_shows_them(write: Write) -> None:
+    text = "features.x,candidates\n1,a|b\n\n2,c\n3,b\n\n"
+    assert read_table(write("t.csv", text)).rows.tolist() == [2, 4, 5]
+    assert read_table(
+        write("t.jsonl", '\n{"features": [1], "candidates": "a|b"}\n\n{"features": [1], "candidates": "a"}')
+    ).rows.tolist() == [2, 4]
+
+
+def test_look_alike_names_are_warned_of(write: Write) -> None:
+    text = "features.x,candidates,label\n1,Robin|ro bin|House  Sparrow,robin\n2,crow|house sparrow,crow\n"
+    warnings = read_table(write("t.csv", text)).warnings
+    assert any("'Robin', 'robin' differ" in warning for warning in warnings)
+    assert any("'House  Sparrow', 'house sparrow' differ" in warning for warning in warnings)
+    assert not any("ro bin" in warning or "crow" in warning for warning in warnings)
+
+
+def test_another_mark_between_candidates_is_warned_of(write: Write) -> None:
+    samples = read_table(write("t.csv", "features.x,candidates\n1,a;b\n2,b;c\n"))
+    assert samples.names == ("a;b", "b;c")
+    assert any("';'" in warning and "'|'" in warning for warning in samples.warnings)
+
+
+def test_tables_without_candidates(write: Write) -> None:
+    """To predict and to evaluate, none are needed; the labels are there by name."""
+    samples = read_table(write("t.csv", "features.x,label\n1,a\n2,\n"), unlabelled=True)
+    assert samples.candidates.shape == (2, 0)
+    assert samples.label_names == ["a", ""]
+    assert samples.warnings == []
+    samples = read_table(write("t.csv", "features.x,candidates\n1,a|b\n2,\n"), unlabelled=True)
+    assert samples.candidates.tolist() == [[True, True], [False, False]]
+
+
+def test_take_drops_the_classes_nobody_has(write: Write) -> None:
+    samples = read_table(write("t.csv", "features.x,candidates,label,split\n1,a|b,a,train\n2,c|d,d,test\n3,d,x,test\n"))
+    assert samples.split is not None
+    part = samples.take(np.flatnonzero(np.array(samples.split) == "test"))
+    assert part.names == ("c", "d")
+    assert part.candidates.tolist() == [[True, True], [False, True]]
+    assert part.labels.tolist() == [1, -1]
+    assert part.rows.tolist() == [3, 4]
+    assert part.features is not None
+    assert part.features.tolist() == [[2], [3]]
+
+
+def test_one_class_where_it_is_allowed(write: Write) -> None:
+    assert read_table(write("t.csv", "features.x,candidates\n1,a\n"), allow_one_class=True).names == ("a",)
+
+
+def test_a_large_table_is_read_in_seconds(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {f"features.{k}": rng.normal(size=100_000) for k in range(20)}
+    names = np.array([f"class {k}" for k in range(50)])
+    columns["candidates"] = ["|".join(row) for row in names[rng.integers(0, 50, (100_000, 3))]]
+    pa_csv = pytest.importorskip("pyarrow.csv")
+    pa_csv.write_csv(pa.table(columns), tmp_path / "t.csv")
+    start = time.perf_counter()
+    samples = read_table(tmp_path / "t.csv")
+    assert time.perf_counter() - start < 5  # 0.5 s on two idle cores
+    assert samples.candidates.shape == (100_000, 50)
+    assert samples.features is not None
+    np.testing.assert_array_equal(samples.features[:, 3], columns["features.3"].astype(np.float32))
+
+
+def test_arrow_is_imported_only_for_tables() -> None:
+    code = "import sys, ipll.own; ipll.own.from_arrays([[1.0], [2.0]], ['a', 'b']); sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
