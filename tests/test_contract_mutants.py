@@ -251,7 +251,7 @@ def test_part_without_a_hook(
         ("part.phases()", "()", "proden+ancl", r"hooks: Ancl\.phases is never called"),
         ("part.begin_task()", "pass", "pgdr", r"targets: task 1"),
         ("part.begin_epoch()", "pass", "pgdr", r"hooks: Pgdr\.begin_epoch is never called"),
-        ("part.end_epoch()", "pass", "pgdr", r"hooks: Prototypes\.end_epoch is never called"),
+        ("part.end_epoch()", "pass", "pgdr", r"hooks: Pgdr\.end_epoch is never called"),
         ("part.end_task()", "pass", "pgdr", r"memory: task 1 keeps no sample"),
         ("part.limit(limited.candidates, batch)", "batch.candidates", "proden+er-ace", r"hooks: ErAce\.limit is never"),
         (
