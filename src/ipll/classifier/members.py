@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Component, Context
-from ipll.prototypes import weighted_means
+from ipll.prototypes import class_means
 from ipll.settings import check_choice, setting
 
 
@@ -69,7 +69,7 @@ class ExemplarMeans(Classifier):
     def end_task(self) -> None:
         memory = self.ctx.memory
         features = F.normalize(self.ctx.embed(memory.samples)[0], dim=1)
-        means, filled = weighted_means(features, F.one_hot(memory.classes, self.ctx.capacity).to(features.dtype))
+        means, filled = class_means(features, memory.classes, self.ctx.capacity)
         self.means.copy_(torch.where(filled[:, None], F.normalize(means, dim=1), self.means))
         self.known |= filled
 

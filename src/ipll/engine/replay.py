@@ -58,7 +58,7 @@ class Replay(Plain):
             self.begin(self.step)
             self.key = key
         if self.taken < WARM_UP:
-            with self._aside():
+            with _aside(self.stream):
                 self.step(draw)
             self.taken += 1
             return
@@ -95,13 +95,6 @@ class Replay(Plain):
     def join(self) -> None:
         torch.cuda.current_stream().wait_stream(self.second)
 
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """On the stream of the capture: autograd remembers where a parameter's gradient was first accumulated."""
-        with _fork(self.stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self.stream)
-
 
 class Replayed:
     """A pure function of tensors whose shapes never change, captured after a few calls. The result is overwritten by
@@ -114,10 +107,8 @@ class Replayed:
     def __call__(self, *tensors: Tensor) -> Tensor:
         self.calls += 1
         if self.calls <= WARM_UP:
-            with _fork(self.stream):
-                result = self.function(*tensors)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return result
+            with _aside(self.stream):
+                return self.function(*tensors)
         if self.calls == WARM_UP + 1:
             self.inputs = [tensor.clone() for tensor in tensors]
             self.graph = torch.cuda.CUDAGraph()
@@ -139,6 +130,14 @@ def _fork(stream: torch.cuda.Stream) -> Iterator[None]:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield
+
+
+@contextmanager
+def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """On the stream of a capture, before it: autograd remembers where a parameter's gradient was first accumulated."""
+    with _fork(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def _tensors(draw: Draw) -> dict[str, Tensor]:
