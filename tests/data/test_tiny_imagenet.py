@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from ipll.config import resolve
+from ipll.data.download import extract
 from ipll.data.source import SOURCES
 from ipll.data.sources import images, load_source
 from ipll.data.sources.images import Official
@@ -232,11 +233,11 @@ def test_a_damaged_archive(tmp_path: Path) -> None:
     archive = tmp_path / "x.zip"
     archive.write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"x.zip is damaged .* Delete it and fetch it again"):
-        images.extract_zip(archive, tmp_path / "x")
+        extract(archive, tmp_path / "x")
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("other/a.txt", "x")
     with pytest.raises(DataError, match=r"x.zip holds no folder 'x'"):
-        images.extract_zip(archive, tmp_path / "x")
+        extract(archive, tmp_path / "x")
     assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
 
 

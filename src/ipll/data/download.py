@@ -18,6 +18,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -70,16 +71,13 @@ def _fetch(url: str, part: Path, destination: Path, checksum: str, progress: boo
 
 
 def extract(archive: Path, into: Path) -> Path:
-    """Unpacks the folder `into.name` of a tar.gz `archive` as `into`. -> `into`.
+    """Unpacks the folder `into.name` of a tar.gz or zip `archive` as `into`. -> `into`.
 
     `into` appears at once and whole. Where it is there already, only the files that it lacks are added to it.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=f"{into.name}.", suffix=".tmp", dir=into.parent) as temporary:
-            with tarfile.open(archive, "r:gz") as tar:
-                # Python 3.11 before 3.11.4 has no filters; the archive's checksum has been verified there all the same.
-                tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
-                tar.extractall(temporary)
+            _unpack(archive, temporary)
             unpacked = Path(temporary, into.name)
             if not unpacked.is_dir():
                 raise DataError(f"{archive} holds no folder '{into.name}'. Delete it and fetch it again.")
@@ -89,13 +87,25 @@ def extract(archive: Path, into: Path) -> Path:
                 for item in unpacked.iterdir():
                     if not (into / item.name).exists():
                         os.replace(item, into / item.name)
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(f"{archive} is damaged ({error}). Delete it and fetch it again.") from error
     except OSError as error:
         raise DataError(
             f"cannot unpack {archive} to {into}: {error}. Is the disk full or the folder closed?"
         ) from error
     return into
+
+
+def _unpack(archive: Path, folder: str) -> None:
+    """No member can lead out of the folder."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(folder)  # drops '..' and drives
+        return
+    with tarfile.open(archive, "r:gz") as tar:
+        # Python 3.11 before 3.11.4 has no filters; the archive's checksum has been verified there all the same.
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        tar.extractall(folder)
 
 
 def _advice(destination: Path) -> str:

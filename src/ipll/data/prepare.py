@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ipll.data.pictures import Images, Picture, read_pictures
-from ipll.engine.files import lock, write_json, write_text
+from ipll.engine.files import lock, sha256_of, write_json, write_text
 from ipll.errors import DataError
 
 VERSION = 1
@@ -155,7 +155,7 @@ def _open(place: Path, listing: Listing, verify: bool) -> Images:
         raise Unfit("its images are missing or cut short") from None
     if images.dtype != np.uint8 or images.shape != listing.shape:
         raise Unfit("its images are not what its index says")
-    if verify and _sha256(place / index["images"]) != index["sha256"]:
+    if verify and sha256_of(place / index["images"]) != index["sha256"]:
         raise Unfit("its images have a wrong checksum")
     return images  # type: ignore[no-any-return]
 
@@ -207,7 +207,7 @@ def _make(place: Path, listing: Listing, jobs: int) -> Images:
                     kept = keep()
         finally:
             keep()
-    digest = _sha256(part)
+    digest = sha256_of(part)
     images = place / f"images-{digest[:16]}.npy"
     part.replace(images)
     table |= {"images": images.name, "sha256": digest}
@@ -241,8 +241,3 @@ def _shown(blocks: Iterable[Images], listing: Listing, done: int) -> Iterator[Im
 
 def _digest(table: Table) -> str:
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,7 +5,6 @@ A checkpoint counts once its JSON file is there, and the JSON file is written la
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ipll.engine.files import write_atomically, write_json
+from ipll.engine.files import sha256_of, write_atomically, write_json
 
 KEPT = 2
 
@@ -31,7 +30,7 @@ def save(folder: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None
     file = folder / f"{number:06d}.safetensors"
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_atomically(file, lambda temporary: save_file(copies, temporary))
-    write_json(folder / f"{number:06d}.json", {"sha256": _sha256(file), "meta": meta})
+    write_json(folder / f"{number:06d}.json", {"sha256": sha256_of(file), "meta": meta})
     for old in folder.iterdir():
         if not any(old.name.startswith(f"{kept:06d}.") for kept in range(number, number - KEPT, -1)):
             old.unlink(missing_ok=True)
@@ -43,7 +42,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
         file = folder / f"{number:06d}.safetensors"
         try:
             record = json.loads((folder / f"{number:06d}.json").read_text())
-            if _sha256(file) == record["sha256"]:
+            if sha256_of(file) == record["sha256"]:
                 return Checkpoint(load_file(file), record["meta"])
         except (OSError, ValueError, KeyError, TypeError, SafetensorError):
             continue
@@ -52,8 +51,3 @@ def load_latest(folder: Path) -> Checkpoint | None:
 
 def _numbers(folder: Path) -> list[int]:
     return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

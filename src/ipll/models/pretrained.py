@@ -5,7 +5,6 @@ The names of tensors are torchvision's (timm's ResNet-18 has the same), or the b
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import pickle
 import re
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ipll.engine.files import sha256_of
 from ipll.errors import ConfigError
 
 State = dict[str, Tensor]
@@ -57,8 +57,7 @@ def pin(weights: str, sha256: str) -> tuple[str, str]:
             f"model.weights: {path}: {what}. Give a .safetensors or .pth file, 'torchvision:resnet18' or 'timm:NAME'."
         )
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
     except OSError as error:
         raise ConfigError(f"model.weights: {path}: cannot be read: {error.strerror}.") from None
     if sha256 not in ("", digest):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import zipfile
-import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +94,7 @@ class Official:
             with one_at_a_time(into.with_name(f".{into.name}.lock")):
                 if self._is_it(into):  # another process has extracted it meanwhile
                     return into
-                return extract_zip(archive, into) if archive.suffix == ".zip" else extract(archive, into)
+                return extract(archive, into)
         except OSError as error:
             raise DataError(f"cannot extract {archive} to {into}: {error}. Use another --data-root.") from error
 
@@ -124,23 +121,6 @@ class Official:
                 yield data_root / name
                 yield data_root / name / self.name
         yield from list(data_root.absolute().parents)[:2]
-
-
-def extract_zip(archive: Path, into: Path) -> Path:
-    """Unpacks the folder `into.name` of a zip `archive` as `into`, which appears at once and whole. -> `into`."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=f"{into.name}.", suffix=".tmp", dir=into.parent) as temporary:
-            with zipfile.ZipFile(archive) as file:
-                file.extractall(temporary)  # a member's path cannot lead out of it: zipfile drops '..' and drives
-            unpacked = Path(temporary, into.name)
-            if not unpacked.is_dir():
-                raise DataError(f"{archive} holds no folder '{into.name}'. Delete it and fetch it again.")
-            os.replace(unpacked, into)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{archive} is damaged ({error}). Delete it and fetch it again.") from error
-    except OSError as error:
-        raise DataError(f"cannot unpack {archive} to {into}: {error}. Is the disk full?") from error
-    return into
 
 
 def read_rows(path: Path, columns: int) -> list[list[str]]:
