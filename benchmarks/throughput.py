@@ -1,10 +1,14 @@
-"""How fast plain PGDR trains at CIFAR-100's shapes, and where the time goes.
+"""How fast plain PGDR trains at CIFAR-100's shapes, and where the time goes; and how fast with larger images.
 
     python benchmarks/throughput.py --out throughput.json
+    python benchmarks/throughput.py --sizes 32 64 224 --residence device host --out sizes.json
 
 Four ways in one run: eager float32, eager bf16, compiled, compiled and captured as CUDA graphs. A sample is two trained
 views and one of the teacher, all freshly augmented. Images are noise: the arithmetic does not care. On a CPU only the
 first way runs, with few steps.
+
+With other sizes or places, there is a table of them besides (see sizes.py). `--ways` without a name leaves the ways
+out.
 """
 
 from __future__ import annotations
@@ -21,89 +25,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from sizes import measure_sizes, ratios, table
 from torch.utils.flop_counter import FlopCounterMode
+from training import FEW, SHAPES, WAYS, Bench, noise
 
 from ipll.component import Draw, Phase
-from ipll.config import resolve
 from ipll.data.loader import draws, training_rows
 from ipll.data.source import Source
-from ipll.data.stream import Stream
 from ipll.engine.device import arithmetic, describe, find_device
 from ipll.learner import Learner
-
-WAYS = {
-    "eager float32": {"train.precision": "float32", "train.compile": "off", "train.graphs": "off"},
-    "eager bf16": {"train.precision": "bf16", "train.compile": "off", "train.graphs": "off"},
-    "compiled": {"train.precision": "bf16", "train.compile": "on", "train.graphs": "off"},
-    "compiled + graphs": {"train.precision": "bf16", "train.compile": "on", "train.graphs": "on"},
-}
-WARM_EPOCHS = 2
-FEW = {"train.steps_per_epoch": 1, "train.batch_size": 16, "memory.size": 100}  # on a CPU, to see that it works
-
-
-def noise(device: torch.device, size: int = 32) -> Source:
-    """As many samples and classes as CIFAR-100 has; a fiftieth of the samples on a CPU."""
-    rng = np.random.default_rng(0)
-    count = 50_000 if device.type == "cuda" else 1_000
-
-    def images(n: int) -> Any:
-        return rng.integers(0, 256, (n, 3, size, size), dtype=np.uint8)
-
-    names = tuple(str(c) for c in range(100))
-    labels = np.arange(count) % 100
-    return Source(
-        name="noise", train_samples=images(count), train_labels=labels, test_samples=images(100),
-        test_labels=np.arange(100), class_names=names, mean=(0.5,) * 3, std=(0.25,) * 3,
-    )  # fmt: skip
-
-
-class Bench:
-    """A learner in its second task: teacher, memory and old classes are there."""
-
-    def __init__(
-        self, source: Source, method: str, settings: dict[str, Any], epochs: int, device: torch.device
-    ) -> None:
-        self.started = time.perf_counter()
-        self.device, self.epochs = device, epochs
-        overrides = {"train.epochs": epochs + WARM_EPOCHS} | settings
-        self.config = resolve("cifar100", method, overrides=overrides)
-        self.stream = Stream.build(source, self.config.stream, 0)
-        self.learner = Learner(self.config, channels=3, classes=100, mean=source.mean, std=source.std, device=device)
-        self.source = source
-        self.first_step = 0.0
-
-    def task(self, t: int) -> Any:
-        return self.stream.make_task(t, self.source.train_samples)
-
-    def prepare(self, steps: int) -> None:
-        """Leaves the first task after a few steps, as if it had been learnt."""
-        for number, _ in enumerate(self.learner.fit(self.task(0)), 1):
-            if number == 1:
-                self.wait()
-                self.first_step = time.perf_counter() - self.started
-            if number >= steps:
-                break
-        self.learner._end_task()
-
-    def measure(self) -> dict[str, float]:
-        """-> samples/s and s/epoch over the epochs after the warm-up; an epoch is one of each phase."""
-        learner, begun, seconds = self.learner, 0.0, 0.0
-        for position in learner.fit(self.task(1)):
-            if position.step == 0 and position.epoch == WARM_EPOCHS:
-                self.wait()
-                begun = time.perf_counter()
-            elif position.step == 0 and position.epoch == WARM_EPOCHS + self.epochs:
-                self.wait()
-                seconds += (time.perf_counter() - begun) / self.epochs
-                if position.phase == learner.phases - 1:
-                    break
-        return {"samples_per_second": learner.steps * learner.batch_size / seconds, "seconds_per_epoch": seconds}
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 30) -> float:
@@ -189,45 +120,58 @@ def start_up(cache: Path) -> float:
     return float(output.splitlines()[-1])
 
 
+def measure_ways(ways: list[str], source: Source, epochs: int, device: torch.device) -> dict[str, Any]:
+    """-> a row for each way, and the milliseconds of a step's parts in the last of them."""
+    gpu, rate = device.type == "cuda", matrix_rate(device)
+    report: dict[str, Any] = {"shape": [3, 32, 32], "matrix_tflops": rate / 1e12, "ways": {}}
+    for way in ways:
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        bench = Bench(source, "pgdr", WAYS[way] | ({} if gpu else FEW), epochs, device)
+        bench.prepare(4)
+        row: dict[str, Any] = bench.measure()
+        row["first_step_seconds"] = bench.first_step
+        row["flop_share"] = row["samples_per_second"] * flops_of_a_sample(bench.learner) / rate
+        if gpu:
+            row["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+        report["ways"][way] = row
+        print(f"{way:20}{row['samples_per_second']:9,.0f} samples/s{row['seconds_per_epoch']:8.3f} s/epoch "
+              f"{100 * row['flop_share']:5.1f} % of the matrix rate", flush=True)  # fmt: skip
+    report["step_ms"] = parts_of_a_step(bench)
+    for name, value in report["step_ms"].items():
+        print(f"  {name:30}{value:8.3f} ms", flush=True)
+    return report
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), metavar="WAY")
+    parser.add_argument("--sizes", nargs="+", type=int, choices=list(SHAPES), default=[32])
+    parser.add_argument("--residence", nargs="+", choices=["device", "host"], default=["device"])
     parser.add_argument("--no-start-up", action="store_true", help="leave the two fresh processes out")
     parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     device = find_device(options.device)
-    source = noise(device)
     if options.first_step:
         with arithmetic(deterministic=False, device=device):
-            Bench(source, "pgdr", WAYS["compiled + graphs"], 1, device).prepare(1)
+            Bench(noise(device), "pgdr", WAYS["compiled + graphs"], 1, device).prepare(1)
         print(time.time() - float(os.environ["IPLL_BENCH_START"]))
         return
     gpu = device.type == "cuda"
-    few = {} if gpu else FEW
-    report: dict[str, Any] = {"environment": describe(device), "shape": [3, 32, 32], "ways": {}}
-    rate = matrix_rate(device)
-    report["matrix_tflops"] = rate / 1e12
+    epochs = options.epochs if gpu else 1
+    ways = options.ways if gpu else options.ways[:1] and ["eager float32"]
+    report: dict[str, Any] = {"environment": describe(device)}
     with arithmetic(deterministic=False, device=device):
-        for way in options.ways if gpu else ["eager float32"]:
-            if gpu:
-                torch.cuda.reset_peak_memory_stats()
-            bench = Bench(source, "pgdr", WAYS[way] | few, options.epochs if gpu else 1, device)
-            bench.prepare(4)
-            row: dict[str, Any] = bench.measure()
-            row["first_step_seconds"] = bench.first_step
-            row["flop_share"] = row["samples_per_second"] * flops_of_a_sample(bench.learner) / rate
-            if gpu:
-                row["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
-            report["ways"][way] = row
-            print(f"{way:20}{row['samples_per_second']:9,.0f} samples/s{row['seconds_per_epoch']:8.3f} s/epoch "
-                  f"{100 * row['flop_share']:5.1f} % of the matrix rate", flush=True)  # fmt: skip
-        report["step_ms"] = parts_of_a_step(bench)
-    for name, value in report["step_ms"].items():
-        print(f"  {name:30}{value:8.3f} ms")
-    if gpu and not options.no_start_up:
+        if ways:
+            report |= measure_ways(ways, noise(device), epochs, device)
+        if options.sizes != [32] or options.residence != ["device"]:
+            report["sizes"] = measure_sizes(options.sizes, options.residence, epochs, device)
+            report["ratios"] = ratios(report["sizes"])
+            print(table(report["sizes"], report["ratios"]))
+    if gpu and ways and not options.no_start_up:
         with tempfile.TemporaryDirectory() as cache:
             report["start_up_seconds"] = {"cold": start_up(Path(cache)), "warm cache": start_up(Path(cache))}
         print(f"  start-up: {report['start_up_seconds']}")

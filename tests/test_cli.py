@@ -18,7 +18,8 @@ from ipll.data.sources import load_source
 from ipll.method import method_table
 from ipll.results.progress import LiveProgress
 
-COMMANDS = ("run", "resume", "demo", "stream", "augment", "methods", "datasets", "report")
+COMMANDS = ("run", "resume", "demo", "stream", "augment", "methods", "datasets", "prepare", "report", "bench", "figure")
+OWN_DATA = ("fit", "update", "predict", "evaluate", "audit", "info")
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def cells(table: str) -> list[list[str]]:
 def test_help_names_every_command(main: Any) -> None:
     status, out, _ = main("--help")
     assert status == 0
-    for command in COMMANDS:
+    for command in (*COMMANDS, *OWN_DATA):
         assert re.search(rf"\b{command}\b", plain(out)), command
 
 
@@ -75,6 +76,16 @@ def test_help_names_every_command(main: Any) -> None:
         ("methods", ["NAME", "--preset", "--plugin"]),
         ("datasets", ["--data-root", "--plugin"]),
         ("report", ["FOLDERS", "--out"]),
+        (
+            "fit",
+            ["TABLE", "--out", "--votes", "--min-votes", "--method", "--seed", "--set", "--skip-bad", "--overwrite"],
+        ),
+        ("fit", ["--image-size", "--min-class-samples", "--miss-rate", "--device", "--plugin"]),
+        ("update", ["MODEL", "TABLE", "--votes", "--min-votes", "--skip-bad", "--device"]),
+        ("predict", ["MODEL", "TABLE|FOLDER", "--top", "--out", "--skip-bad", "--device"]),
+        ("evaluate", ["MODEL", "TABLE", "--split", "--out", "--skip-bad", "--device"]),
+        ("audit", ["MODEL", "--out"]),
+        ("info", ["MODEL"]),
     ],
 )
 def test_help_of_every_command(main: Any, command: str, mentions: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""On a CUDA device: the same code learns, a run that was stopped goes on, and captured steps are the plain ones."""
+"""On a CUDA device: the same code learns, a run that was stopped goes on, captured steps are the plain ones, and
+samples on the host are learnt from like those on the device."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import torch
 
 import ipll
 from ipll.config import Config, resolve
+from ipll.data import loader, residence
+from ipll.data.residence import hold
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine.device import arithmetic
@@ -56,16 +59,17 @@ METHODS = [
 SMALL = {"stream.tasks": 3, "train.epochs": 3, "train.batch_size": 32, "train.deterministic": True}
 
 
-def learner_of(name: str, **settings: str) -> tuple[Learner, Stream]:
-    config = resolve("digits", name, overrides=SMALL | {f"train.{key}": value for key, value in settings.items()})
+def learner_of(name: str, where: str = "device", **settings: str) -> tuple[Learner, Stream]:
+    overrides = SMALL | {"data.residence": where} | {f"train.{key}": value for key, value in settings.items()}
+    config = resolve("digits", name, overrides=overrides)
     source = load_source("digits")
     stream = Stream.build(source, config.stream, config.seed)
     device = torch.device("cuda")
     return Learner(config, channels=1, classes=10, mean=source.mean, std=source.std, device=device), stream
 
 
-def learn(name: str, **settings: str) -> dict[str, torch.Tensor]:
-    learner, stream = learner_of(name, **settings)
+def learn(name: str, where: str = "device", **settings: str) -> dict[str, torch.Tensor]:
+    learner, stream = learner_of(name, where, **settings)
     with arithmetic(deterministic=True, device=learner.ctx.device):
         for t in range(len(stream)):
             for _ in learner.fit(stream.make_task(t, load_source("digits").train_samples)):
@@ -82,8 +86,50 @@ def test_captured_steps_are_the_plain_ones(name: str) -> None:
         assert torch.equal(captured[key], tensor), key
 
 
-def test_no_wait_for_the_device_within_an_epoch() -> None:
-    learner, stream = learner_of("pico+pgdr", compile="off", graphs="on")
+@pytest.fixture
+def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches of 32 a chunk, so that an epoch has many."""
+    monkeypatch.setattr(loader, "CHUNK", 64)
+
+
+@pytest.mark.usefixtures("_short_chunks")
+@pytest.mark.parametrize("graphs", ["off", "on"])
+@pytest.mark.parametrize("name", ["pgdr", "pico+pgdr", "papi+pgdr", "pico+er-ace", "pico+bic"])
+def test_samples_on_the_host_give_the_same_batches(name: str, graphs: str) -> None:
+    """Bit for bit, though chunks are copied while the device still works on the one before."""
+    on_device = learn(name, "device", compile="off", graphs=graphs, precision="float32")
+    on_host = learn(name, "host", compile="off", graphs=graphs, precision="float32")
+    for key, tensor in on_device.items():
+        assert torch.equal(on_host[key], tensor), key
+
+
+def test_chunks_that_are_asked_for_faster_than_they_are_used() -> None:
+    """The device is kept busy, so that every copy is asked for long before the last chunk has been read."""
+    samples = torch.randint(256, (400, 1, 64, 64), dtype=torch.uint8)
+    device = torch.device("cuda")
+    held = hold(samples[:300].numpy(), device, "host", samples[300:].to(device))
+    chunks = [torch.randint(400, (250,), device=device) for _ in range(20)]
+    work, found = torch.randn(4096, 4096, device=device), []
+    for chunk in held.ahead(chunks):
+        for _ in range(20):
+            work = torch.tanh(work @ work)
+        found.append(chunk)
+    for rows, chunk in zip(chunks, found, strict=True):
+        assert torch.equal(chunk.cpu(), samples[rows.cpu()])
+
+
+def test_samples_that_do_not_fit_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ipll.run("digits", device="cuda", **SMALL)["residence"] == "device"
+    monkeypatch.setattr(residence, "free_memory", lambda device: 0)
+    result = ipll.run("digits", device="cuda")
+    assert result["residence"] == "host"
+    assert result.average_incremental_accuracy > 95
+
+
+@pytest.mark.usefixtures("_short_chunks")
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_no_wait_for_the_device_within_an_epoch(where: str) -> None:
+    learner, stream = learner_of("pico+pgdr", where, compile="off", graphs="on")
     for t in range(2):
         for position in learner.fit(stream.make_task(t, load_source("digits").train_samples)):
             inside = 5 < position.step < learner.steps and position.epoch > 1
@@ -104,7 +150,7 @@ def test_compiled_and_captured_learns_and_compiles_once() -> None:
 def test_running_out_of_memory_says_what_helps() -> None:
     torch.cuda.set_per_process_memory_fraction(0.0001)
     try:
-        with pytest.raises(ipll.RunError, match=r"train\.batch_size="):
+        with pytest.raises(ipll.RunError, match=r"train\.batch_size=.*data\.residence=host"):
             ipll.run("digits", device="cuda", **{"train.batch_size": 512, "model.backbone": "resnet18"})
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

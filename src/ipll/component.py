@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ipll.data.residence import Resident, Samples
 from ipll.models.network import Network, Output
 from ipll.pool import Pool
 from ipll.registry import Registry
 from ipll.rng import torch_generator
 
 if TYPE_CHECKING:
+    from ipll.data.feature_views import FeatureViews
     from ipll.data.views import Views
     from ipll.memory.base import Memory
     from ipll.prototypes import Prototypes
@@ -56,7 +58,8 @@ class Context:
     """What components may see of the learner. There is no true label in it.
 
     `old`, `seen` and the masks change when a task begins; the masks are filled in place, so that compiled code
-    that read them stays valid. With a `chunk`, every forward pass outside training is of that many samples.
+    that read them stays valid. `old` and `seen` are counts: the seen classes are the first ones, the old classes are
+    any of them. With a `chunk`, every forward pass outside training is of that many samples.
     """
 
     network: Network
@@ -64,7 +67,7 @@ class Context:
     prototypes: Prototypes
     separation: Separation
     memory: Memory
-    views: Views
+    views: Views | FeatureViews
     pool: Pool
     phase: Phase  # the one being trained
 
@@ -74,6 +77,7 @@ class Context:
         self.epoch = 0
         self.epochs = 1
         self.old = self.seen = 0
+        self.arriving: list[int] = []  # for `begin_task`: classes seen for the first time; others keep what they have
         self.old_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.new_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.parts: tuple[Component, ...] = ()
@@ -90,10 +94,15 @@ class Context:
         return logits
 
     @torch.no_grad()
-    def embed(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode."""
+    def embed(self, samples: Tensor | Samples, rows: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
+        """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode.
+
+        Of all samples or of these rows; never are more than a few chunks of them on the device for it.
+        """
         self.network.eval()
-        chunks = [self._pass(chunk.to(self.device)) for chunk in torch.split(samples, self.chunk or EMBED_CHUNK)]
+        held = Resident(samples) if isinstance(samples, Tensor) else samples
+        indices = held.split(rows, self.chunk or EMBED_CHUNK)
+        chunks = [self._pass(chunk.to(self.device)) for chunk in held.ahead(indices)]
         features = torch.cat([c.features[:n] for c, n in chunks]).float()
         return features, self.correct(torch.cat([c.logits[:n] for c, n in chunks]).float())
 

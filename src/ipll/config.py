@@ -1,4 +1,7 @@
-"""A run's configuration, and how it is put together: preset < method < method@preset < file < --set."""
+"""A run's configuration, and how it is put together: preset < method < method@preset < file < --set.
+
+People's own data have no preset: what is chosen from the data stands in its place, under the name OWN.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,19 @@ from ipll.prototypes import PrototypeSettings
 from ipll.settings import build, check, check_choice, convert, describe, setting, table
 
 Table = dict[str, Any]
+OWN = "own"  # preset and source of people's own data
 
 
 @dataclass(frozen=True)
 class DataConfig:
     source: str = setting("digits", "the data set; `ipll datasets` lists them")
     size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own")
+    residence: str = setting("auto", "where a task's samples lie: 'device', 'host', or 'auto': as they fit")
 
     def __post_init__(self) -> None:
-        SOURCES[self.source]
+        check_choice("data.residence", self.residence, ("auto", "device", "host"))
+        if self.source != OWN:
+            SOURCES[self.source]
         check(self.size >= 0, "data.size", "not be negative", self.size)
 
 
@@ -200,9 +207,11 @@ def resolve(
     seed: int = 0,
     file: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> Config:
-    """-> the configuration of a run, later layers over earlier ones. `overrides` has dotted keys."""
-    packaged = packaged_layers(preset, method)
+    """-> the configuration of a run, later layers over earlier ones. `overrides` and `base` have dotted keys; a `base`
+    takes the place of the packaged preset."""
+    packaged = packaged_layers(preset, method, base)
     given = read_toml(file) if file else {}
     for key, asked in (("preset", preset), ("method", method)):
         if given.pop(key, asked) != asked:
@@ -226,12 +235,17 @@ def resolve(
     return replace(config, model=config.model.pinned())
 
 
-def packaged_layers(preset: str, method: str) -> dict[str, Table]:
+def packaged_layers(preset: str, method: str, base: Mapping[str, Any] | None = None) -> dict[str, Table]:
     """-> what the preset, the method, and the method for this preset set, later ones over earlier ones."""
-    if preset not in preset_names():
+    layer: Table = {}
+    if base is not None:
+        for key, value in base.items():
+            _lay(layer, _nest(key, value))
+    elif preset in preset_names():
+        layer = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
+        layer.pop("doc")
+    else:
         raise ConfigError(f"unknown preset '{preset}'.{suggest(preset, preset_names())}")
-    layer = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
-    layer.pop("doc")
     entry = method_entry(method)
     special = entry.get(f"@{preset}", {})
     return {"preset": layer, "method": _composition(entry), f"method, for {preset}": _composition(special)}

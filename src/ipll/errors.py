@@ -34,5 +34,7 @@ def suggest(word: str, known: Iterable[str], overview: Iterable[str] | None = No
     """-> ' Did you mean ...?' for the nearest known word; where nothing is near, the list of what is known, or of the
     `overview` where that would be too long."""
     names = sorted(known)
+    if not names:
+        return " There are none."
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6) or [n for n in names if n.endswith("." + word)][:1]
     return f" Did you mean '{near[0]}'?" if near else f" Known: {', '.join(overview or names)}."

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from ipll.classifier.members import Classifier
 from ipll.component import Context, Phase
 from ipll.config import Config
+from ipll.data.feature_views import make_views
 from ipll.data.loader import draws, training_rows
+from ipll.data.residence import Samples
 from ipll.data.stream import Task
-from ipll.data.views import Views
 from ipll.engine.compiler import compile_networks
 from ipll.engine.device import channels_last, use_bf16, use_compile, use_graphs
 from ipll.engine.replay import Plain, Replay
@@ -73,7 +74,7 @@ class Learner(Stepper):
         )
         self.network = ctx.network = channels_last(network.to(ctx.device))
         self.teacher = ctx.teacher = copy.deepcopy(self.network).eval()
-        ctx.views = Views(config.augment, mean, std, ctx.device, compiled=compiled, graphs=graphs)
+        ctx.views = make_views(network.takes, config.augment, mean, std, ctx.device, compiled=compiled, graphs=graphs)
         if prototypes := part_of(ctx.parts, Prototypes):
             ctx.prototypes = prototypes
         if separation := part_of(ctx.parts, Separation):
@@ -161,19 +162,21 @@ class Learner(Stepper):
 
     def _begin_task(self, task: Task) -> None:
         self._set_task(task)
-        self.network.head.birth(task.old, task.seen, self.config.seed, rows=self.config.model.new_rows)
+        rows = self.config.model.new_rows
+        self.ctx.arriving = self.network.head.birth(0, task.seen, self.config.seed, rows=rows)
         for part in self.ctx.parts:
-            if (rows := part.hold_out()) is not None:
-                self.ctx.pool.held_out |= rows
+            if (held_out := part.hold_out()) is not None:
+                self.ctx.pool.held_out |= held_out
             part.begin_task()
 
     def _set_task(self, task: Task) -> None:
         ctx, device = self.ctx, self.ctx.device
         ctx.task, ctx.old, ctx.seen = task.index, task.old, task.seen
-        classes = torch.arange(ctx.capacity, device=device)
-        ctx.old_mask.copy_(classes < task.old)
-        ctx.new_mask.copy_((classes >= task.old) & (classes < task.seen))
-        ctx.pool = Pool.of(task, self.memory, ctx.capacity, device)
+        known = torch.from_numpy(task.known_classes()).to(device)
+        ctx.old_mask.zero_()[: task.seen] = known
+        ctx.new_mask.zero_()[: task.seen] = ~known
+        vars(ctx).pop("pool", None)  # the last task's samples make room
+        ctx.pool = Pool.of(task, self.memory, ctx.capacity, device, self.config.data.residence)
         ctx.forget_features()
 
     def _phases(self) -> list[Phase]:
@@ -189,17 +192,17 @@ class Learner(Stepper):
             copy_state(self.network, self.teacher)
 
     @torch.no_grad()
-    def predict(self, samples: Tensor) -> Prediction:
-        """-> classes in arrival order."""
-        features, logits = self.ctx.embed(samples)
+    def predict(self, samples: Tensor | Samples, rows: Tensor | slice | None = None) -> Prediction:
+        """-> classes in arrival order of samples, or of these rows of them."""
+        features, logits = self.ctx.embed(samples, rows)
         return Prediction(self.classifier.scores(features, logits).argmax(dim=1), logits.argmax(dim=1))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The whole state between two steps, for `restore`."""
+    def tensors(self, *, within: bool = True) -> dict[str, Tensor]:
+        """The whole state between two steps, for `restore`; not `within` a task, all that the next one needs."""
         state = {f"module.{name}": tensor for name, tensor in self.state_dict().items()}
-        state |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
         state |= {f"carried.{i}": tensor for i, tensor in self._carried.items()}
-        if self.ctx.task >= 0:
+        if within and self.ctx.task >= 0:
+            state |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
             state |= {f"momentum.{i}": tensor for i, tensor in self.update.momenta().items()}
             state |= {f"pool.{name}": tensor for name, tensor in self.ctx.pool.state().items()}
         return state

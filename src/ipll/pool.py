@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ipll.data.stream import Task
+from ipll.data.residence import Samples, hold
+from ipll.data.stream import Floats, Mask, Task
 
 if TYPE_CHECKING:
     from ipll.memory.base import Memory
@@ -19,28 +20,28 @@ class Pool:
     """D'_t: the samples of the task and, behind them, those of the memory. Columns are classes in arrival order."""
 
     ids: Tensor  # [n] int64
-    samples: Tensor  # [n, ...]
-    candidates: Tensor  # [n, capacity] bool, the original sets S_i
+    samples: Samples  # [n, ...], wherever they lie
+    candidates: Tensor  # [n, capacity] bool, the sets S_i as they were given (wider where misses are found)
     p: Tensor  # [n, capacity] float, the soft targets
     incoming: int  # rows [0, incoming) are the task's own
     held_out: Tensor  # [n] bool, rows not trained on
     judged_old: Tensor  # [incoming] bool, D_old of a method that separates
+    shares: Tensor | None = None  # [incoming, capacity] float, weights with which the task's own targets start
 
     @classmethod
-    def of(cls, task: Task, memory: Memory, capacity: int, device: torch.device) -> Pool:
+    def of(cls, task: Task, memory: Memory, capacity: int, device: torch.device, residence: str = "auto") -> Pool:
         """The pool at a task's start: the task's own targets are still zero, the memory's as they were kept."""
-        ids, samples = torch.from_numpy(task.ids).to(device), torch.from_numpy(task.samples).to(device)
-        own = torch.zeros(len(ids), capacity, dtype=torch.bool, device=device)
-        own[:, : task.seen] = torch.from_numpy(task.candidates).to(device)
-        kept = len(memory.ids)
+        ids = torch.from_numpy(task.ids).to(device)
+        own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
         return cls(
             ids=torch.cat([ids, memory.ids]),
-            samples=torch.cat([samples, memory.samples]) if kept else samples,
+            samples=hold(task.samples, device, residence, memory.samples),
             candidates=torch.cat([own, memory.candidates]),
             p=torch.cat([torch.zeros(len(ids), capacity, device=device), memory.p]),
             incoming=len(ids),
             held_out=torch.zeros(len(ids) + kept, dtype=torch.bool, device=device),
             judged_old=torch.zeros(len(ids), dtype=torch.bool, device=device),
+            shares=None if task.shares is None else _widened(task.shares, capacity, device),
         )
 
     def __len__(self) -> int:
@@ -49,3 +50,11 @@ class Pool:
     def state(self) -> dict[str, Tensor]:
         """What changes while a task is learnt; the rest comes from the task and the memory."""
         return {"p": self.p, "held_out": self.held_out, "judged_old": self.judged_old}
+
+
+def _widened(columns: Mask | Floats, capacity: int, device: torch.device) -> Tensor:
+    """-> [n, capacity] of columns [n, seen]; the rest is zero."""
+    seen = torch.from_numpy(columns).to(device)
+    wide = seen.new_zeros(len(seen), capacity)
+    wide[:, : seen.shape[1]] = seen
+    return wide

@@ -15,6 +15,9 @@ from ipll.settings import check, check_choice, setting
 class PrototypeSettings:
     gamma: float = setting(0.5, "weight of an old class's earlier prototype (Eq. 2)", "paper")
     update: str = setting("task", "when prototypes are updated: at the end of each 'task' or of each 'epoch'")
+    fallback: bool = setting(
+        True, "a new class that no sample settled on: its prototype is the mean of features weighted by p"
+    )
 
     def __post_init__(self) -> None:
         check(0 <= self.gamma < 1, "prototypes.gamma", "be in [0, 1)", self.gamma)
@@ -25,7 +28,8 @@ class Prototypes(Component):
     """mu_c for each class. P_c, the samples of a class, are those whose argmax over S_i is c, memory included.
 
     A class without such a sample keeps the prototype it has; a new one falls back to the mean of features weighted
-    by p_ic, so that every class that has any weight has a prototype.
+    by p_ic, so that every class that has any weight has a prototype. Without the `fallback` it has none: a class that
+    was only ever a false candidate is then never chosen by prototypes.
     """
 
     Settings = PrototypeSettings
@@ -40,7 +44,7 @@ class Prototypes(Component):
     def update(self, features: Tensor, predicted: Tensor, p: Tensor) -> None:
         """Eq. 2 from features [n, dim], predicted classes [n] and soft targets [n, capacity]."""
         means, filled = class_means(features, predicted, self.ctx.capacity)
-        weighted = p.amax(dim=0) > 0
+        weighted = (p.amax(dim=0) > 0) & self.settings.fallback
         first = (weighted & ~filled & ~self.known).nonzero()[:, 0]  # rarely any: no product over all classes
         gamma = self.settings.gamma
         moved = torch.where(self.known[:, None], gamma * self.mu + (1 - gamma) * means, means)

@@ -152,7 +152,8 @@ def enough_memory(config: Config) -> Iterator[None]:
         raise RunError(
             f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
             f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. Use smaller batches "
-            f"(--set train.batch_size={max(1, size // 2)}), --precision bf16, or a GPU that no other program uses."
+            f"(--set train.batch_size={max(1, size // 2)}), images in host memory (--set data.residence=host), "
+            "--precision bf16, or a GPU that no other program uses."
         ) from error
 
 
@@ -171,7 +172,7 @@ class Execution:
             config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
             device=device, pretrained=found is None,
         )  # fmt: skip
-        self.observer = Observer(source, stream, device)
+        self.observer = Observer(source, stream, device, config.data.residence)
         self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
         self.position = Position(0)
         self.within = False  # does the position lie inside a task?
@@ -259,6 +260,7 @@ class Execution:
             "epochs": self.config.train.epochs,
             "config": self.config.to_table(),
             "environment": describe(self.device),
+            "residence": self.observer.state["tasks"][-1].get("residence"),
             "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
             "samples_per_second": self.spent["samples"] / train_seconds,
             "peak_memory_bytes": peak_memory(self.device),

@@ -3,6 +3,7 @@
 A method, whoever wrote it, promises to learn, to be decided by the seed alone, to go on bit for bit wherever it was
 stopped, to keep within its memory, to stay blind to labels, to keep targets within candidate sets, to leave classes
 alone that are not born yet, and to do the same in every step of a stage, so that a step can be captured and replayed.
+Candidate sets stay as they came; only a part whose setting `miss_rate` is above zero may add labels to them.
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ class Trial:
         """[n, classes] bool: the candidate set with which each sample arrives, columns in order of arrival."""
         return torch.from_numpy(self.stream.candidates[:, self.stream.class_order])
 
+    @cached_property
+    def sets_may_grow(self) -> bool:
+        """Does a part expect that true labels are missing from the sets?"""
+        return any(getattr(part.settings, "miss_rate", 0.0) > 0 for part in self.config.parts)
+
     def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """-> the test samples of classes first, ..., last - 1 in order of arrival, and their classes."""
         truth = self.stream.arrival[self.source.test_labels]
@@ -122,11 +128,11 @@ def observe(trial: Trial) -> Observed:
 
 
 def check_targets(trial: Trial, learner: Learner) -> None:
-    """Soft targets are distributions over the original candidate sets, in every phase."""
+    """Soft targets are distributions over the candidate sets, in every phase."""
     ctx = learner.ctx
-    _check_sets("the pool's", ctx.pool.candidates, trial.original[ctx.pool.ids])
+    _check_sets(trial, "the pool's", ctx.pool.candidates, ctx.pool.ids)
     for name, p in (("the pool", ctx.pool.p), (f"phase '{ctx.phase.name}'", ctx.phase.p)):
-        _check_distributions(f"task {ctx.task + 1}: targets of {name}", p, trial.original[ctx.pool.ids])
+        _check_distributions(f"task {ctx.task + 1}: targets of {name}", p, ctx.pool.candidates)
 
 
 def check_unborn(learner: Learner) -> None:
@@ -152,8 +158,8 @@ def check_memory(trial: Trial, learner: Learner) -> None:
     if kept:
         same = torch.equal(memory.samples, torch.from_numpy(trial.source.train_samples[memory.ids]))
         assert same, f"{where} keeps samples that are not those of their ids"
-        _check_sets("the memory's", memory.candidates, trial.original[memory.ids])
-        _check_distributions(f"task {t + 1}: targets of the memory", memory.p, trial.original[memory.ids])
+        _check_sets(trial, "the memory's", memory.candidates, memory.ids)
+        _check_distributions(f"task {t + 1}: targets of the memory", memory.p, memory.candidates)
 
 
 def check_predictions(trial: Trial, learner: Learner) -> None:
@@ -284,8 +290,10 @@ def _first_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> 
     return next((name for name in expected if name in odd or not torch.equal(found[name], expected[name])), None)
 
 
-def _check_sets(whose: str, candidates: Tensor, original: Tensor) -> None:
-    assert torch.equal(candidates, original), f"sets: {whose} candidate sets are not the original ones"
+def _check_sets(trial: Trial, whose: str, candidates: Tensor, ids: Tensor) -> None:
+    original = trial.original[ids]
+    kept = candidates & original if trial.sets_may_grow else candidates
+    assert torch.equal(kept, original), f"sets: {whose} candidate sets are not the original ones"
 
 
 def _check_distributions(what: str, p: Tensor, candidates: Tensor) -> None:

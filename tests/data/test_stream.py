@@ -139,7 +139,8 @@ def test_a_task_is_the_stream_seen_in_order_of_arrival(case: tuple[Source, Strea
 
 
 def test_a_task_has_no_field_for_the_truth() -> None:
-    assert {field.name for field in fields(Task)} == {"index", "ids", "samples", "candidates", "old", "seen"}
+    given = {"index", "ids", "samples", "candidates", "old", "seen", "known", "shares"}
+    assert {field.name for field in fields(Task)} == given
 
 
 @pytest.mark.parametrize(("classes", "tasks"), [(100, 10), (100, 7), (10, 3), (5, 5), (8, 1)])
@@ -395,6 +396,9 @@ def test_contents_that_do_not_fit_together(saved: Path, changes: dict[str, np.nd
         ("q", -0.1),
         ("q", 1.0),
         ("q", float("nan")),
+        ("miss", -0.1),
+        ("miss", 1.0),
+        ("miss", float("nan")),
         ("min_candidates", 0),
         ("min_candidates", 3),
         ("candidates", "unifrom"),

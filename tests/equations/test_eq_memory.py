@@ -153,7 +153,7 @@ def test_live_memory(live: Live, share: float) -> None:
         pass
     ctx, pool = learner.ctx, learner.ctx.pool
     with torch.no_grad():
-        out = learner.network.eval()(ctx.views.plain(pool.samples))
+        out = learner.network.eval()(ctx.views.plain(pool.samples[:]))
     logits, x = array(out.logits), array(out.features)
     predicted = [reference.argmax_within(logits[i], s) for i, s in enumerate(as_sets(pool.candidates))]
     mu = known_prototypes(ctx.prototypes)

@@ -80,7 +80,7 @@ def naive_update(learner: Learner, before: reference.Prototypes) -> reference.Pr
     ctx, pool = learner.ctx, learner.ctx.pool
     network = learner.network.eval()
     with torch.no_grad():
-        out = network(ctx.views.plain(pool.samples))
+        out = network(ctx.views.plain(pool.samples[:]))
     gamma = learner.config.prototypes.gamma
     return reference.updated_prototypes(
         before, array(out.features), array(out.logits), as_sets(pool.candidates), array(pool.p), ctx.seen, gamma

@@ -11,6 +11,8 @@ from torch import nn
 from ipll.errors import ConfigError
 from ipll.models.backbones import BACKBONES, Backbone, ResNet18, build_backbone
 
+IMAGES = [name for name in BACKBONES if name != "mlp"]  # those that take images
+
 
 def build(name: str, channels: int = 3, seed: int = 0) -> Backbone:
     return build_backbone(name, channels, torch.Generator().manual_seed(seed))
@@ -29,6 +31,7 @@ def test_resnet18_has_the_parameters_of_the_cifar_resnet18() -> None:
         ("resnet18-thin", (2, 1, 28, 28), 128),
         ("small-cnn", (2, 1, 8, 8), 64),
         ("small-cnn", (2, 3, 32, 32), 64),
+        ("mlp", (2, 20), 256),
     ],
 )
 def test_features(name: str, shape: tuple[int, ...], dim: int) -> None:
@@ -57,12 +60,12 @@ def test_initialisation_depends_on_the_generator_alone(name: str) -> None:
     torch.manual_seed(2)
     again, other = build(name).state_dict(), build(name, seed=1).state_dict()
     assert all(torch.equal(first[key], again[key]) for key in first)
-    convolutions = [key for key, value in first.items() if value.ndim == 4]
-    assert convolutions
-    assert not any(torch.equal(first[key], other[key]) for key in convolutions)
+    weights = [key for key, value in first.items() if value.ndim > 1]  # of convolutions and linear layers
+    assert weights
+    assert not any(torch.equal(first[key], other[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", list(BACKBONES))
+@pytest.mark.parametrize("name", IMAGES)
 def test_kaiming_fan_out(name: str) -> None:
     for module in build(name).modules():
         if isinstance(module, nn.Conv2d):
@@ -75,7 +78,7 @@ def test_kaiming_fan_out(name: str) -> None:
             assert (module.bias == 0).all()
 
 
-@pytest.mark.parametrize("name", list(BACKBONES))
+@pytest.mark.parametrize("name", IMAGES)
 def test_channels_last_changes_the_layout_only(name: str) -> None:
     backbone, images = build(name).eval(), torch.rand(4, 3, 16, 16)
     expected = backbone(images)

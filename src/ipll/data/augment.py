@@ -34,6 +34,7 @@ from ipll.registry import Registry
 from ipll.settings import check, check_choice, setting
 
 ROUNDS = 3  # operations of the mild and of PiCO's view
+NOISE = "noise"  # the strong view of features (`feature_views.py`); all other names are views of images
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,14 @@ class AugmentConfig:
     strong: str = setting("mild", "the strong view, by name; the paper cites RandAugment and gives no strengths")
     flip: bool = setting(True, "mirror half of the images (never in 'shift' and 'warp')", "official code")
     min_scale: float = setting(0.2, "smallest area of a random resized crop, as a share", "official code")
+    noise: float = setting(0.1, "view 'noise' of features: Gaussian noise, in standard deviations of each feature")
+    drop: float = setting(0.1, "view 'noise' of features: probability that a feature is replaced by its mean")
 
     def __post_init__(self) -> None:
-        check_choice("augment.weak", self.weak, tuple(VIEWS))
-        check_choice("augment.strong", self.strong, tuple(VIEWS))
+        check_choice("augment.weak", self.weak, (*VIEWS, NOISE))
+        check_choice("augment.strong", self.strong, (*VIEWS, NOISE))
+        check(self.noise >= 0, "augment.noise", "not be negative", self.noise)
+        check(0 <= self.drop < 1, "augment.drop", "be in [0, 1)", self.drop)
         check(0 < self.min_scale <= 1, "augment.min_scale", "be in (0, 1]", self.min_scale)
 
 

@@ -1,4 +1,4 @@
-"""Candidate sets: the true label of a sample together with the negative labels that were flipped in.
+"""Candidate sets: the true label of a sample, unless it was missed, and the negative labels that were flipped in.
 
 Classes are counted in their order of arrival throughout: the classes seen by some task are then the first columns, and
 the banded matrix means what it does in the paper, confusion with the classes that came just before.
@@ -46,21 +46,30 @@ def flip_probabilities(kind: str, classes: int, q: float, superclasses: Labels |
 
 
 def draw_candidates(
-    labels: Labels, seen: Labels, probabilities: Matrix, rng: np.random.Generator, min_candidates: int = 1
+    labels: Labels,
+    seen: Labels,
+    probabilities: Matrix,
+    rng: np.random.Generator,
+    min_candidates: int = 1,
+    missed: Mask | None = None,
 ) -> Mask:
     """-> candidate sets [n, classes]; every label among the first `seen` [n] classes is drawn independently.
 
-    The true label is always in. With `min_candidates` 2, a set of only the true label gets one more label, at random
-    among those that can be flipped in, else among all seen; where no other class is seen it stays as it is.
+    The true label is always in, but for rows that are `missed` [n]: there it is taken out. A set of fewer than
+    `min_candidates` labels gets more, at random among those that can be flipped in, else among all seen; where no
+    other class is seen it stays as it is.
     """
     candidates = np.empty((len(labels), len(probabilities)), dtype=bool)
+    missed = np.zeros(len(labels), dtype=bool) if missed is None else missed
     for start in range(0, len(labels), CHUNK):
         rows = slice(start, start + CHUNK)
-        candidates[rows] = _draw(labels[rows], seen[rows], probabilities, rng, min_candidates)
+        candidates[rows] = _draw(labels[rows], seen[rows], probabilities, rng, min_candidates, missed[rows])
     return candidates
 
 
-def _draw(labels: Labels, seen: Labels, probabilities: Matrix, rng: np.random.Generator, min_candidates: int) -> Mask:
+def _draw(
+    labels: Labels, seen: Labels, probabilities: Matrix, rng: np.random.Generator, min_candidates: int, missed: Mask
+) -> Mask:
     columns = np.arange(len(probabilities))
     own: Mask = columns == labels[:, None]
     other = (columns < seen[:, None]) & ~own
@@ -68,11 +77,12 @@ def _draw(labels: Labels, seen: Labels, probabilities: Matrix, rng: np.random.Ge
     # One number for every label, seen or not: the same numbers for every q, so a smaller q gives subsets.
     u = rng.random(p.shape)
     drawn: Mask = own | (u < p)
-    if min_candidates == 2:
-        alone = np.flatnonzero((drawn.sum(1) == 1) & other.any(1))
-        p, u = p[alone], u[alone]
-        # (u - p) / (1 - p) is uniform on [0, 1) for a label that was not drawn, so the smallest is a fair pick. It
-        # costs no further random number, and under one q it is the label that a larger q would let in first.
-        rank = np.where(other[alone], (u - p) / (1.0 - p) + (p == 0.0), np.inf)
-        drawn[alone, rank.argmin(1)] = True
+    lacking = min_candidates + missed - drawn.sum(1)  # the true label counts here, and is taken out below
+    few = np.flatnonzero(lacking > 0)
+    p, u, free = p[few], u[few], other[few] & ~drawn[few]
+    # (u - p) / (1 - p) is uniform on [0, 1) for a label that was not drawn, so the smallest is a fair pick. It
+    # costs no further random number, and under one q it is the label that a larger q would let in first.
+    rank = np.where(free, (u - p) / (1.0 - p) + (p == 0.0), np.inf).argsort(1, kind="stable").argsort(1)
+    drawn[few] |= free & (rank < lacking[few, None])
+    drawn &= ~(own & missed[:, None])
     return drawn

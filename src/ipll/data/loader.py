@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ipll.component import Context, Draw, Phase
 
-CHUNK = 8192  # samples whose views are made at once
+CHUNK = 8192  # samples whose views are made at once, at most
+CHUNK_VALUES = 2**27  # and values of a view: 512 MiB, 891 images of 224 x 224
 
 
 def draws(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Draw]:
     """What is drawn for the steps of an epoch from `first` on; `order` [steps, b] holds rows of the pool.
 
-    Each chunk of steps has a generator of its own, keyed by its place in the run.
+    Each chunk of steps has a generator of its own, keyed by its place in the run: how many steps a chunk has is part of
+    the random stream. It depends on the shapes of samples and batches only, not on where the samples lie.
     """
-    pool = ctx.pool
     names = view_names(phase)
-    steps = max(1, CHUNK // order.shape[1])
-    for chunk in range(first // steps, -(-len(order) // steps)):
-        rows = order[chunk * steps : (chunk + 1) * steps]
+    steps = chunk_steps(ctx.pool.samples.shape, order.shape[1])
+    chunks = torch.split(order, steps)[first // steps :]
+    ahead = ctx.pool.samples.ahead([rows.flatten() for rows in chunks])
+    for chunk, (rows, samples) in enumerate(zip(chunks, ahead, strict=True), first // steps):
         generator = ctx.generator("views", ctx.task, phase.name, ctx.epoch, chunk)
-        samples = pool.samples[rows.flatten()]
         views = {"weak": ctx.views.weak(samples, generator)}
         if "strong" in names or any("strong view" in part.needs for part in phase.parts):
             views["strong"] = ctx.views.strong(samples, generator)
@@ -34,6 +36,11 @@ def draws(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Dra
                 part.inputs(draw, generator)
             if chunk * steps + step >= first:
                 yield draw
+
+
+def chunk_steps(shape: Sequence[int], batch: int) -> int:
+    """-> how many steps have their views made at once, of samples of `shape` [n, ...]."""
+    return max(1, min(CHUNK, CHUNK_VALUES // math.prod(shape[1:])) // batch)
 
 
 def view_names(phase: Phase) -> tuple[str, ...]:

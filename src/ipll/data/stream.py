@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
+from ipll.data.residence import Array, Selection, select
 from ipll.data.source import Source
 from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError, DataError, suggest
@@ -24,6 +25,7 @@ from ipll.settings import setting
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
 
 ARRAYS = ("class_order", "task", "candidates", "seed", "config")  # what a stream file holds
 DROPPED = -1  # the task of a sample that never arrives
@@ -40,6 +42,7 @@ class StreamConfig:
     order: str = setting("random", "of the classes: 'random', 'natural', 'superclass' (whole ones a task)", "paper")
     last_leftover: str = setting("keep", "the last task's classes have no later task: 'keep' their rest, or 'drop' it")
     min_candidates: int = setting(1, "2: no candidate set of a single label, where another class is seen")
+    miss: float = setting(0.0, "share of the samples whose true label is not among their candidates")
     flip_scope: str = setting("seen", "who can be flipped in: all 'seen' classes, or only those of the 'superclass'")
 
     def __post_init__(self) -> None:
@@ -49,6 +52,8 @@ class StreamConfig:
             raise ConfigError(f"stream.blurry is {self.blurry}: choose a percentage from 0 up to, not including, 100.")
         if not 0.0 <= self.q < 1.0:
             raise ConfigError(f"stream.q is {self.q}: choose a probability from 0 up to, not including, 1.")
+        if not 0.0 <= self.miss < 1.0:
+            raise ConfigError(f"stream.miss is {self.miss}: choose a share from 0 up to, not including, 1.")
         if self.min_candidates not in (1, 2):
             raise ConfigError(f"stream.min_candidates is {self.min_candidates}: choose 1 or 2.")
         for name, known in (
@@ -64,14 +69,24 @@ class StreamConfig:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a learner is given of one task. There is no label field, on purpose: the truth never reaches a learner."""
+    """What a learner is given of one task. There is no label field, on purpose: the truth never reaches a learner.
+
+    In a benchmark's stream the old classes are the first `old` ones. Where people's own data come in, a class may have
+    been seen as somebody's false candidate only: then `known` says which classes count as old.
+    """
 
     index: int  # from 0
     ids: Ints  # [n], of the training samples
-    samples: npt.NDArray[np.uint8]  # [n, channels, height, width]
+    samples: Array | Selection  # images [n, channels, height, width], or features [n, d]
     candidates: Mask  # [n, seen], columns in order of arrival
-    old: int  # classes seen before this task
-    seen: int  # classes seen now; the new ones are old, ..., seen - 1
+    old: int  # how many classes count as old
+    seen: int  # classes seen by now; those that are not old are new
+    known: Mask | None = None  # [seen], which classes count as old; None: the first `old`
+    shares: Floats | None = None  # [n, seen], weights with which soft targets start; None: all candidates the same
+
+    def known_classes(self) -> Mask:
+        """-> [seen], which classes count as old."""
+        return np.arange(self.seen) < self.old if self.known is None else self.known
 
 
 class TaskSummary(NamedTuple):
@@ -109,12 +124,14 @@ class Stream:
 
         groups = source.superclasses if config.flip_scope == "superclass" else None
         superclasses = None if groups is None else groups[class_order]
+        seen = np.where(task == DROPPED, 0, np.cumsum(sizes)[task])  # nothing seen: only the true label
         drawn = draw_candidates(
             labels=arrival[source.train_labels],
-            seen=np.where(task == DROPPED, 0, np.cumsum(sizes)[task]),  # nothing seen: only the true label
+            seen=seen,
             probabilities=flip_probabilities(config.candidates, source.classes, config.q, superclasses),
             rng=numpy_generator(seed, "candidates"),
             min_candidates=config.min_candidates,
+            missed=_missed(seen, config.miss, numpy_generator(seed, "misses")),
         )
         return cls(class_order, task, drawn[:, arrival], seed, config, source.name, tuple(sizes))
 
@@ -131,8 +148,8 @@ class Stream:
         """-> |Y_t|, the number of classes seen once task `t` has begun; 0 for t = -1."""
         return sum(self.classes_per_task[: t + 1])
 
-    def make_task(self, t: int, samples: npt.NDArray[np.uint8]) -> Task:
-        """-> task `t` with its share of a source's training samples."""
+    def make_task(self, t: int, samples: Array) -> Task:
+        """-> task `t` with its share of a source's training samples; those of a mapped file are not read yet."""
         if not 0 <= t < len(self):
             raise IndexError(f"task {t} of a stream of {len(self)} tasks")
         if len(samples) != len(self.task):
@@ -142,7 +159,7 @@ class Stream:
             )
         ids = np.flatnonzero(self.task == t)
         candidates = self.candidates[np.ix_(ids, self.class_order[: self.seen(t)])]
-        return Task(t, ids, samples[ids], candidates, old=self.seen(t - 1), seen=self.seen(t))
+        return Task(t, ids, select(samples, ids), candidates, old=self.seen(t - 1), seen=self.seen(t))
 
     def summary(self, labels: Ints) -> list[TaskSummary]:
         """-> one row per task, given the true labels [n] of the source."""
@@ -248,6 +265,15 @@ def _blurry_split(labels: Ints, born: Ints, config: StreamConfig, rng: np.random
         elif config.last_leftover == "drop":
             task[ids[:count]] = DROPPED
     return task
+
+
+def _missed(seen: Ints, share: float, rng: np.random.Generator) -> Mask:
+    """-> whose true label is missed [n]: this share, as near as can be, of the samples with another class to be taken
+    for; a smaller share gives a subset."""
+    mistakable = rng.permutation(np.flatnonzero(seen > 1))
+    missed = np.zeros(len(seen), dtype=bool)
+    missed[mistakable[: round(share * len(mistakable))]] = True
+    return missed
 
 
 def _inconsistency(stream: Stream) -> str | None:

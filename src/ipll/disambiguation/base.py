@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from ipll.component import FAMILIES, Batch, Component, soft_cross_entropy, uniform_over
@@ -11,14 +12,15 @@ from ipll.models.network import Output
 
 
 class Disambiguation(Component):
-    """Base: targets start uniform over S_i and are learnt from by cross-entropy on the weak view (Eq. 1)."""
+    """Base: targets start uniform over S_i, or by the shares that came with the samples, and are learnt from by
+    cross-entropy on the weak view (Eq. 1)."""
 
     def begin_task(self) -> None:
-        pool = self.ctx.pool
-        pool.p[: pool.incoming] = uniform_over(self.first_sets())
+        pool, sets = self.ctx.pool, self.first_sets()
+        pool.p[: pool.incoming] = uniform_over(sets) if pool.shares is None else by_shares(sets, pool.shares)
 
     def first_sets(self) -> Tensor:
-        """-> the sets [incoming, capacity] over which the targets of the task's own samples start out uniform."""
+        """-> the sets [incoming, capacity] over which the targets of the task's own samples start out."""
         return self.ctx.pool.candidates[: self.ctx.pool.incoming]
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
@@ -26,6 +28,13 @@ class Disambiguation(Component):
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         return {"ce": soft_cross_entropy(out["weak"].shaped, targets)}
+
+
+def by_shares(sets: Tensor, shares: Tensor) -> Tensor:
+    """Shares [n, classes] restricted to sets and renormalised; uniform over a set in which nothing has a share."""
+    weights = shares * sets
+    total = weights.sum(dim=1, keepdim=True)
+    return torch.where(total > 0, weights / total, uniform_over(sets))
 
 
 @FAMILIES["disambiguation"].register("uniform")

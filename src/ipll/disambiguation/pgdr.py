@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Batch, Context, predict_within
 from ipll.disambiguation.base import Disambiguation
+from ipll.disambiguation.robust import Misses
 from ipll.models.network import Output
 from ipll.settings import check, check_choice, setting
 
@@ -65,11 +66,15 @@ class PgdrSettings(MomentumSettings):
         0.0,
         "tau: tau times the log of the classes' share of the targets joins the logits in training; 0: as in the paper",
     )
+    miss_rate: float = setting(
+        0.0, "m: the share of samples whose true label is expected not to be a candidate; 0: none, as in the paper"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("disambiguation.empty_set", self.empty_set, ("old", "restore"))
         check(self.adjust >= 0, "disambiguation.adjust", "not be negative", self.adjust)
+        check(0 <= self.miss_rate < 0.5, "disambiguation.miss_rate", "be in [0, 0.5)", self.miss_rate)
 
 
 @FAMILIES["disambiguation"].register("pgdr")
@@ -82,6 +87,8 @@ class Pgdr(MomentumLabels):
     New classes have many samples and old ones few. With `adjust` (ours, after Menon et al., ICLR 2021) the argmax of
     Eq. 6, cross-entropy and consistency see logits + tau log pi, pi the classes' share of the targets at the start of
     the epoch, memory included; distillation and tests see the logits as they are.
+
+    With `miss_rate` (ours), the sets of samples whose true label seems to have been missed grow: see robust.py.
     """
 
     Settings = PgdrSettings
@@ -91,13 +98,35 @@ class Pgdr(MomentumLabels):
     def build(self, ctx: Context) -> None:
         super().build(ctx)
         self.register_buffer("log_prior", torch.zeros(ctx.capacity, device=ctx.device))
+        self.misses = Misses(ctx, self.settings.miss_rate) if self.settings.miss_rate else None
 
     def begin_task(self) -> None:
         super().begin_task()
         self._take_prior()
+        if self.misses:
+            self.misses.begin_task()
+
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        if misses := self._watching():
+            misses.widen()
 
     def end_epoch(self) -> None:
+        if misses := self._watching():
+            misses.end_epoch()
         self._take_prior()
+
+    def end_task(self) -> None:
+        if self.misses:
+            self.misses.end_task()
+
+    def after(self, out: Mapping[str, Output], batch: Batch) -> None:
+        if misses := self._watching():
+            misses.look(batch.rows, self.scores(out["weak"]))
+
+    def _watching(self) -> Misses | None:
+        """Misses are looked for with the network that is being learnt, not with one that a part trains beside it."""
+        return self.misses if self.misses and self.ctx.phase.network is self.ctx.network else None
 
     def _take_prior(self) -> None:
         """For the coming epoch. Not in `begin_epoch`, which is called again where a run is resumed within it."""
@@ -110,7 +139,7 @@ class Pgdr(MomentumLabels):
         ctx, candidates = self.ctx, super().first_sets()
         if ctx.old == 0:
             return candidates
-        features, logits = ctx.embed(ctx.pool.samples[: ctx.pool.incoming])
+        features, logits = ctx.embed(ctx.pool.samples, slice(ctx.pool.incoming))
         judgement = ctx.separation.judge(features, logits, candidates)
         old = judgement.old
         if self.settings.empty_set == "old":

@@ -78,7 +78,7 @@ class Terial(Disambiguation):
         super().begin_task()
         ctx, shape = self.ctx, self.labels.shape[1:]
         with torch.no_grad():
-            for c in range(ctx.old, ctx.seen):
+            for c in ctx.arriving:
                 self.labels[c] = torch.randn(shape, generator=torch_generator(ctx.seed, "terial", c)) * shape[1] ** -0.5
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:

@@ -107,6 +107,18 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process could still have: of the GPU's memory, or of the machine's."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # PyTorch keeps what it had
+        return torch.cuda.mem_get_info(device)[0] + unused
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # no Linux: take it that half is in use
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
 def peak_memory(device: torch.device) -> int:
     """Bytes: of the GPU's memory, or of the process's."""
     if device.type == "cuda":

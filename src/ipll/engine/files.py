@@ -60,7 +60,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            temporary.touch()
+            mode = temporary.stat().st_mode  # some writers (safetensors) make files that only their owner can read
             write(temporary)
+            temporary.chmod(mode)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)

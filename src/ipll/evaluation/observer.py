@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ipll.component import predict_within
+from ipll.data.residence import hold, select
 from ipll.data.source import Source
 from ipll.data.stream import Stream
 from ipll.evaluation import metrics
@@ -43,12 +44,12 @@ PER_TASK = (
 class Observer:
     """Everything it knows is in `state`, plain JSON, so that a checkpoint can keep it."""
 
-    def __init__(self, source: Source, stream: Stream, device: torch.device) -> None:
+    def __init__(self, source: Source, stream: Stream, device: torch.device, residence: str = "auto") -> None:
         self.stream = stream
         self.truth = stream.arrival[source.train_labels]  # [n], classes in order of arrival
         order = np.argsort(stream.arrival[source.test_labels], kind="stable")
         self.test_truth = stream.arrival[source.test_labels][order]
-        self.test_samples = torch.from_numpy(source.test_samples[order]).to(device)
+        self.test_samples = hold(select(source.test_samples, order), device, residence)
         self.class_names = [source.class_names[c] for c in stream.class_order]
         self.state: Record = {"tasks": [], "class_accuracies": [], "class_prior": {}, "gallery": [], "confusion": []}
 
@@ -71,7 +72,7 @@ class Observer:
     def _class_prior(self, learner: Learner, epoch: int) -> None:
         """Counts per class of argmax over S_i of f, over the task's own samples, beside the true counts."""
         pool, seen = learner.ctx.pool, learner.ctx.seen
-        _, logits = learner.ctx.embed(pool.samples[: pool.incoming])
+        _, logits = learner.ctx.embed(pool.samples, slice(pool.incoming))
         predicted = predict_within(logits, pool.candidates[: pool.incoming])
         truth = self.truth[_array(pool.ids[: pool.incoming])]
         self.state["class_prior"][str(epoch)] = {
@@ -83,6 +84,7 @@ class Observer:
         """Measures the learner at the end of a task -> the task's line of metrics.jsonl."""
         ctx = learner.ctx
         record: Record = {"kind": "task", "task": ctx.task, "old_classes": ctx.old, "seen_classes": ctx.seen}
+        record["residence"] = ctx.pool.samples.residence
         record |= self._test(learner) | self._disambiguation(learner)
         self.state["tasks"].append(record)
         return record
@@ -90,7 +92,7 @@ class Observer:
     def _test(self, learner: Learner) -> Record:
         ctx = learner.ctx
         n = int(np.searchsorted(self.test_truth, ctx.seen))
-        truth, prediction = self.test_truth[:n], learner.predict(self.test_samples[:n])
+        truth, prediction = self.test_truth[:n], learner.predict(self.test_samples, slice(n))
         predicted, old = _array(prediction.classes), truth < ctx.old
         confusion = metrics.confusion_matrix(truth, predicted, ctx.seen)
         bounds = [self.stream.seen(t) for t in range(ctx.task + 1)]

@@ -22,12 +22,12 @@ class MemorySettings:
 
 
 class Memory(Component):
-    """Base: keeps samples with their original candidate sets and soft targets. Sets are never widened."""
+    """Base: keeps samples with their original candidate sets and soft targets. Sets stay as they are."""
 
     Settings = MemorySettings
     provides = frozenset({"memory"})
     ids: Tensor  # [m] int64
-    samples: Tensor  # [m, ...]
+    samples: Tensor  # [m, ...], of the type that the tasks' are
     candidates: Tensor  # [m, capacity] bool
     p: Tensor  # [m, capacity] float
     classes: Tensor  # [m] int64, argmax over S_i of f when it was kept
@@ -82,12 +82,15 @@ class NoMemory(Memory):
     def end_task(self) -> None: ...
 
 
-def quotas(available: Tensor, size: int, seen: int) -> Tensor:
+def quotas(available: Tensor, size: int, seen: int, task: int = 0) -> Tensor:
     """How many samples each class may keep [classes]: floor(size / seen), what is left goes to classes that have more.
 
     `available` [classes] counts each class's samples. The left-over is dealt in rounds of one per class that still
-    has samples, lower classes first.
+    has samples, lower classes first. A memory with fewer places than classes begins where the last task's places
+    ended, so that from task to task they go around all classes.
     """
+    if size < seen and (first := task * size % seen):
+        return quotas(available.roll(-first), size, seen).roll(first)
     share = available.clamp_max(size // seen)
     spare = available - share
     left = size - int(share.sum())

@@ -27,7 +27,7 @@ class ByClass(Memory):
     def select(self) -> Tensor:
         ctx = self.ctx
         features, groups = ctx.pool_features(), rows_of_classes(ctx.pool_predictions(), ctx.seen)
-        shares = quotas(torch.tensor([len(rows) for rows in groups]), self.settings.size, ctx.seen).tolist()
+        shares = quotas(torch.tensor([len(rows) for rows in groups]), self.settings.size, ctx.seen, ctx.task).tolist()
         kept = [
             rows[self.choose(features[rows], c, quota)] if quota else rows[:0]
             for c, (rows, quota) in enumerate(zip(groups, shares, strict=True))

@@ -76,17 +76,22 @@ class LinearHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(capacity))
         self.register_buffer("born", torch.zeros(capacity, dtype=torch.bool))
 
-    def birth(self, first: int, last: int, seed: int, *, rows: str = "random") -> None:
-        """Initialises the rows of classes first..last-1, each from a generator of its own, as nn.Linear would."""
+    def birth(self, first: int, last: int, seed: int, *, rows: str = "random") -> list[int]:
+        """Initialises the rows of classes first..last-1, each from a generator of its own, as nn.Linear would.
+
+        -> the classes that were born now; those that had been born before stay as they are.
+        """
         bound = self.weight.shape[1] ** -0.5
+        arriving = [c for c, born in enumerate(self.born[:last].tolist()) if c >= first and not born]
         with torch.no_grad():
-            for c in range(first, last):
+            for c in arriving:
                 self.born[c] = True
                 if rows == "random":
                     generator = torch_generator(seed, "class", c)
                     row = torch.empty(self.weight.shape[1] + 1).uniform_(-bound, bound, generator=generator)
                     self.weight[c] = row[:-1]
                     self.bias[c] = row[-1]
+        return arriving
 
     def forward(self, features: Tensor) -> Tensor:
         logits = F.linear(features, self.weight, self.bias)
@@ -120,7 +125,7 @@ class Network(nn.Module):
         self.bf16 = bf16
         backbone = make_backbone(config, channels, seed, pretrained=pretrained)
         self.backbone: nn.Module = backbone
-        self.dim = int(backbone.dim)
+        self.dim, self.takes = int(backbone.dim), backbone.takes
         self.head = HEADS[config.head](self.dim, capacity)
         self.projection = _projection(self.dim, config.projection, seed) if project else None
         self.width = config.projection if project else 0  # of the embedding

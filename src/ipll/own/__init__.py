@@ -1,10 +1,11 @@
-"""People's own data: tables, raw votes and arrays become `Samples`.
+"""People's own data: tables, raw votes and arrays become `Samples`, and samples a `Model`.
 
-Arrow is imported only when a table is read: an array needs none of it.
+Arrow is imported only when a table or a model folder is read or written: arrays need none of it.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ipll.own.arrays import from_arrays
@@ -12,19 +13,37 @@ from ipll.own.images import Images
 from ipll.own.samples import Samples
 
 if TYPE_CHECKING:
+    from ipll.own.model import Model
+    from ipll.own.prediction import Evaluation, Predictions, evaluate
     from ipll.own.read import read_table
+    from ipll.own.records import Records
     from ipll.own.votes import read_votes
 
-__all__ = ["Images", "Samples", "from_arrays", "read_table", "read_votes"]
+__all__ = [
+    "Evaluation",
+    "Images",
+    "Model",
+    "Predictions",
+    "Records",
+    "Samples",
+    "evaluate",
+    "from_arrays",
+    "read_table",
+    "read_votes",
+]
+
+LATER = {
+    "Evaluation": "prediction",
+    "Model": "model",
+    "Predictions": "prediction",
+    "Records": "records",
+    "evaluate": "prediction",
+    "read_table": "read",
+    "read_votes": "votes",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "read_table":
-        from ipll.own.read import read_table
-
-        return read_table
-    if name == "read_votes":
-        from ipll.own.votes import read_votes
-
-        return read_votes
+    if name in LATER:
+        return getattr(import_module(f"ipll.own.{LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -71,7 +71,7 @@ class Bic(WeightedDistillation):
         rows = pool.held_out.nonzero()[:, 0]
         if not len(rows):  # a task too small for a hold-out
             return
-        _, logits = ctx.embed(pool.samples[rows])
+        _, logits = ctx.embed(pool.samples, rows)
         labels = predict_within(logits, pool.candidates[rows])
         pool.p[rows] = F.one_hot(labels, ctx.capacity).to(pool.p.dtype)
         cap = max(1, int(self.settings.hold_out * ctx.memory.settings.size / ctx.seen))

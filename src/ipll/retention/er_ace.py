@@ -40,8 +40,8 @@ class ErAce(Component):
         return {"ce": _mean_of(each, ~batch.from_memory) + _mean_of(each, batch.from_memory)}
 
     def stage(self) -> bool:
-        """Is it still warming up?"""
-        return self.ctx.epoch < float(self.settings.warm_up) * self.ctx.epochs
+        """Is it still warming up? A task that brings no new class has nothing to be warmed up to."""
+        return self.ctx.old < self.ctx.seen and self.ctx.epoch < float(self.settings.warm_up) * self.ctx.epochs
 
     def limit(self, candidates: Tensor, batch: Batch) -> Tensor:
         """While it warms up, pseudo-labels of incoming samples stay among the new candidates, where there are any.

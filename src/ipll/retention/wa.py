@@ -18,12 +18,15 @@ class WeightedSettings(DistillationSettings):
 
 
 class WeightedDistillation(Distillation):
-    """Distillation that weighs lambda = old / seen classes, against 1 - lambda for the cross-entropy."""
+    """Distillation that weighs lambda = old / seen classes, against 1 - lambda for the cross-entropy.
+
+    A task without a new class counts as one with a single new class: with lambda = 1 nothing would be learnt from it.
+    """
 
     Settings = WeightedSettings
 
     def weights(self) -> dict[str, float]:
-        share = self.ctx.old / self.ctx.seen
+        share = min(self.ctx.old, self.ctx.seen - 1) / self.ctx.seen
         return {"ce": 1 - share, "kd": share * self.settings.weight}
 
 

@@ -1,0 +1,75 @@
+"""What there is: `methods`, `datasets`, `prepare`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ipll.cli import on_terminal, say, show
+from ipll.cli.options import DataRoot, Plugins
+from ipll.config import preset_names, resolve
+from ipll.data.source import SOURCES
+from ipll.data.sources import default_data_root, image_source
+from ipll.method import canonical, method_entry, method_table
+from ipll.plugins import load_plugins
+from ipll.results.paper import verified
+from ipll.results.summary import made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, to see its settings.")] = None,
+    preset: Annotated[str, typer.Option(help="The preset that one method's settings are shown for.")] = "cifar100",
+    plugin: Plugins = None,
+) -> None:
+    """List the methods, what each is made of, and the paper's tables that it is in; or one method's settings."""
+    load_plugins(plugin or ())
+    if name is not None:
+        _show_method(name, preset)
+        return
+    for title, names in method_groups().items():
+        table = Table(title=title)
+        for column in ("method", "made of", "tables", "ours / paper"):
+            table.add_column(column, no_wrap=column != "made of")
+        for row in map(method_row, names):
+            table.add_row(*map(escape, row))
+        show(table)
+    say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here:")
+    for name in method_table():
+        for cell in verified(name) if canonical(name) == name else ():
+            say(f"  {name}: {cell}")
+    say("One method's settings: ipll methods NAME")
+
+
+def _show_method(name: str, preset: str) -> None:
+    rows = list(setting_rows(name, preset))
+    say(f"{name}: {method_entry(name)['doc']}\nmade of: {made_of(name)}")
+    say(f"tables of the paper: {table_numbers(name) or 'none'}")
+    say("measured here: " + ("; ".join(map(str, verified(name))) or "no"))
+    show(setting_table(rows, title=f"{name} on {preset}", narrow=on_terminal()))
+
+
+def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
+    """List the data sets, whether they are at hand, and the presets that use them."""
+    load_plugins(plugin or ())
+    root = data_root or default_data_root()
+    table = Table("data set", "at hand", "presets", "what it is", caption=f"Data root: {root}")
+    for name, loader in SOURCES.members.items():
+        presets = [preset for preset in preset_names() if resolve(preset).data.source == name]
+        table.add_row(name, "yes" if loader().available(root) else "no", ", ".join(presets), loader.description)
+    show(table)
+
+
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="A data set of image files: tiny-imagenet, cub200 or folder.")],
+    size: Annotated[int, typer.Option(help="Height and width; 0: the data set's own.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Threads that decode; 0: one per core.")] = 0,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Decode and resize a data set's images into one file, or check the one that is there. A run does it by itself."""
+    load_plugins(plugin or ())
+    folder, images = image_source(dataset, size).prepare(data_root or default_data_root(), jobs)
+    say(f"{dataset}: {len(images):,} images of {images.shape[2]} x {images.shape[3]} are whole in {folder}")

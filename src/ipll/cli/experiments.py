@@ -1,0 +1,97 @@
+"""Runs: `run`, `resume`, `demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ipll.cli import err_console, say, show, warn
+from ipll.cli.options import (
+    Compile,
+    ConfigFile,
+    DataRoot,
+    Deterministic,
+    Device,
+    Method,
+    Overwrite,
+    Plugins,
+    Precision,
+    Preset,
+    Seed,
+    Set,
+)
+from ipll.config import parse_overrides, resolve
+from ipll.demo import run_demo
+from ipll.plugins import load_plugins
+from ipll.results.progress import LiveProgress
+from ipll.results.result import Result
+from ipll.results.summary import compare
+from ipll.run import resume as resume_run
+from ipll.run import run_config
+
+
+def run(
+    preset: Preset,
+    method: Method = "pgdr",
+    set_: Set = None,
+    config: ConfigFile = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/PRESET-METHOD-seedN.")] = None,
+    device: Device = "auto",
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+    precision: Precision = None,
+    compile_: Compile = None,
+    deterministic: Deterministic = False,
+    overwrite: Overwrite = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
+) -> None:
+    """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
+    load_plugins(plugin or ())
+    overrides = parse_overrides(set_ or [])
+    if precision is not None:
+        overrides["train.precision"] = precision
+    if compile_ is not None:
+        overrides["train.compile"] = "on" if compile_ else "off"
+    if deterministic:
+        overrides["train.deterministic"] = True
+    resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
+    warn(resolved.model.notices())
+    result = run_config(
+        resolved,
+        out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",
+        device=device,
+        data_root=data_root,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        reporter=LiveProgress(err_console),
+    )
+    _show_result(result)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    device: Device = "auto",
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Go on with a run that was stopped, from its last checkpoint. Its plugins are loaded by themselves."""
+    reporter = LiveProgress(err_console)
+    _show_result(resume_run(folder, device=device, data_root=data_root, plugins=plugin or (), reporter=reporter))
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Watch PGDR and a learner that forgets learn five tasks of handwritten digits, on a CPU, in a minute."""
+    results = run_demo(out, overwrite=overwrite, reporter=lambda: LiveProgress(err_console))
+    show(compare(results))
+    say(f"\nThe report: {out / 'report.html'}")
+
+
+def _show_result(result: Result) -> None:
+    show(compare([result]))
+    say(f"\nThe run: {result.folder}")

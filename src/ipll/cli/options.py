@@ -1,0 +1,31 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Preset = Annotated[
+    str,
+    typer.Argument(help="What to run, named after its data: digits, cifar100, cifar100-h, tiny-imagenet, cub200."),
+]
+Method = Annotated[str, typer.Option("--method", "-m", help="A named method; `ipll methods` lists them.")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: train.epochs=40.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
+Seed = Annotated[int, typer.Option(help="Decides everything random.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where data sets are kept; else $IPLL_DATA, else ~/.cache/ipll.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="A Python file with parts or methods of your own; repeatable."),
+]
+Precision = Annotated[str | None, typer.Option(help="float32, bf16, or auto: bf16 on a GPU that has it.")]
+Compile = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="Compile networks and views; else only on a GPU.")
+]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits again; slower on a GPU.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model that `ipll fit` made.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that are missing or broken; else stop.")]

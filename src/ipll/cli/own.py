@@ -1,0 +1,199 @@
+"""Learning from people's own data: `fit`, `update`."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipll.cli import err_console, say, warn
+from ipll.cli.options import Device, Method, ModelFolder, Plugins, Seed, Set, SkipBad
+from ipll.cli.own_input import Given, Reading, decoded, read_given
+from ipll.cli.own_output import (
+    evaluation_lines,
+    kept_lines,
+    next_lines,
+    read_lines,
+    settled_lines,
+    show_choices,
+    skipped_lines,
+)
+from ipll.config import parse_overrides, resolve
+from ipll.engine.files import one_at_a_time
+from ipll.errors import ConfigError, Interrupted, RunError
+from ipll.plugins import load_plugins
+from ipll.run import stop_requests
+
+if TYPE_CHECKING:
+    from ipll.own.model import Model
+
+LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
+TrainTable = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="TABLE",
+        help="One row per sample, with its candidates: .csv, .tsv, .parquet or .jsonl. With --votes: the samples that "
+        "the votes are about, or nothing where these name images.",
+    ),
+]
+Votes = Annotated[Path | None, typer.Option(help="Raw votes, with the columns sample, annotator and label.")]
+MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
+
+
+def fit(
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="The folder that the model goes to.")],
+    table: TrainTable = None,
+    votes: Votes = None,
+    min_votes: MinVotes = 1,
+    method: Method = "pgdr",
+    seed: Seed = 0,
+    set_: Set = None,
+    skip_bad: SkipBad = False,
+    image_size: Annotated[int | None, typer.Option(min=4, help="In pixels; else by the images.")] = None,
+    min_class_samples: Annotated[
+        int, typer.Option(min=1, help="A class is known once so many samples settled on it.")
+    ] = 5,
+    miss_rate: Annotated[
+        float | None, typer.Option(help="The share of samples whose true label is not among their candidates.")
+    ] = None,
+    device: Device = "auto",
+    plugin: Plugins = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+) -> None:
+    """Learn from your own samples, each with the labels that it may have. Settings are chosen from the data."""
+    load_plugins(plugin or ())
+    _check_free(out, overwrite)
+    settings = parse_overrides(set_ or [])
+    if image_size is not None:
+        settings["data.size"] = image_size
+    if miss_rate is not None:
+        _check_misses(method)
+        settings["disambiguation.miss_rate"] = miss_rate
+    given = read_given(table, Reading(votes, min_votes, skip_bad), update=False)
+    _tell(given)
+    from ipll.own.model import Model
+    from ipll.own.progress import LiveProgress
+
+    with _interruptible("Nothing was written."):
+        model = Model.fit(
+            given.train,
+            method=method,
+            seed=seed,
+            device=device,
+            settings=settings,
+            min_class_samples=min_class_samples,
+            skip_bad=skip_bad,
+            reporter=LiveProgress(err_console),
+        )
+    _check_free(out, overwrite)  # again: it may have taken long
+    _save(model, out)
+    _summarise(model, None, out, given, device, skip_bad)
+    _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
+
+
+def update(
+    folder: ModelFolder,
+    table: TrainTable = None,
+    votes: Votes = None,
+    min_votes: MinVotes = 1,
+    skip_bad: SkipBad = False,
+    device: Device = "auto",
+) -> None:
+    """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
+    from ipll.own.model import Model
+    from ipll.own.progress import LiveProgress
+
+    with _alone(folder):
+        before = Model.load(folder)
+        given = read_given(table, Reading(votes, min_votes, skip_bad), update=True)
+        _tell(given)
+        with _interruptible(f"{folder} is as it was."):
+            model = before.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
+        _save(model, folder)
+    _summarise(model, before, folder, given, device, skip_bad)
+    _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Raises unless a new model may go to this folder."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise RunError(f"{place} is a file, not a folder: choose another --out.")
+    if (folder / "model.json").exists():
+        if not overwrite:
+            raise RunError(
+                f"{folder} already holds a model. Choose another --out, replace it with --overwrite, "
+                f"or let it learn more: ipll update {folder} TABLE"
+            )
+    elif folder.is_dir() and any(not any(map(path.match, LEFTOVERS)) for path in folder.iterdir()):
+        raise RunError(f"{folder} holds other files. Choose a new folder with --out.")
+
+
+def _check_misses(method: str) -> None:
+    """Raises unless the method's disambiguation can be told that true labels are missing."""
+    part = next(part for part in resolve("digits", method).parts if part.family == "disambiguation")
+    if not hasattr(part.settings, "miss_rate"):
+        raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Updates of one model wait for each other, so that none is lost."""
+    if not (folder / "model.json").exists():
+        yield  # it is no model, which those who load it are told
+        return
+    try:
+        with one_at_a_time(folder / ".lock"):
+            yield
+    except PermissionError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}. Update a copy of the model.") from None
+
+
+@contextmanager
+def _interruptible(outcome: str) -> Iterator[None]:
+    """Ctrl-C while a model learns: says what is left. Warnings are told as they come."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_rest, **_more: warn([f"Warning: {message}"])
+        try:
+            yield
+        except (KeyboardInterrupt, Interrupted) as stop:
+            number = stop.signal if isinstance(stop, Interrupted) else signal.SIGINT
+            raise Interrupted(f"Stopped. {outcome}", signal=number) from None
+
+
+def _save(model: Model, folder: Path) -> None:
+    """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
+    with stop_requests(listen=True):
+        model.save(folder)
+
+
+def _tell(given: Given) -> None:
+    _say_all(read_lines(given))
+    warn(f"Warning: {message}" for message in given.train.warnings)
+
+
+def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str, skip_bad: bool) -> None:
+    """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
+    from ipll.own.prediction import evaluate as compare
+
+    _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+    show_choices(model, before)
+    _say_all(settled_lines(model, before))
+    waiting = [name for name, known in zip(model.names, model.known.tolist(), strict=True) if not known]
+    if waiting:
+        say(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {', '.join(waiting)}.")
+    if given.test is not None and any(given.test.label_names):
+        test = decoded(given.test, model, skip_bad)
+        result = compare(model.predict(test, device=device), test)
+        _say_all(evaluation_lines(result, "rows of the split 'test'"))
+    _say_all(kept_lines(model, folder))
+
+
+def _say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)

@@ -1,0 +1,164 @@
+"""What the commands for people's own data are given: a table, raw votes, or a folder of images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ipll.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from ipll.own.model import Model
+    from ipll.own.samples import Samples
+
+TRAIN, TEST = "train", "test"
+CHECKED = 8  # pixels: images that are not learnt from are decoded as small as this to see that they are whole
+
+
+class Given(NamedTuple):
+    """Samples by their split: what is learnt from, what is only evaluated, and what is neither."""
+
+    train: Samples
+    test: Samples | None  # split 'test'
+    others: dict[str, int]  # further splits, with their number of samples
+
+
+class Reading(NamedTuple):
+    """The options that say how samples are read."""
+
+    votes: Path | None
+    min_votes: int
+    skip_bad: bool
+
+
+def read_given(table: Path | None, reading: Reading, *, update: bool) -> Given:
+    """-> the samples to learn from. An update may bring one class only, a fit may not."""
+    from ipll.own.samples import checked
+    from ipll.own.votes import read_votes
+
+    if reading.votes is not None:
+        samples = read_votes(
+            reading.votes,
+            samples=table,
+            min_votes=reading.min_votes,
+            skip_bad=reading.skip_bad,
+            allow_one_class=True,
+        )
+    elif table is None:
+        raise ConfigError("nothing to learn from. Give a TABLE, or raw votes with --votes FILE.")
+    elif reading.min_votes != 1:
+        raise ConfigError("--min-votes counts raw votes, and there are none. Give them with --votes FILE.")
+    else:
+        samples = _read_table(table, reading)
+    given = _by_split(samples)
+    checked(given.train, allow_one_class=update)
+    if given.test is not None and not reading.skip_bad:
+        given.test.decoded(CHECKED)  # what is broken is told before a model has learnt
+    return given
+
+
+def read_to_predict(source: Path, *, skip_bad: bool) -> Samples:
+    """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it."""
+    from ipll.own.read import read_table
+
+    if source.is_dir():
+        return _read_folder(source, skip_bad)
+    return read_table(source, skip_bad=skip_bad, allow_one_class=True, unlabelled=True)
+
+
+def of_split(samples: Samples, split: str | None) -> Samples:
+    """-> the samples of this split; without one those of 'test' where there are any, else all."""
+    splits = [_plain(name) for name in samples.split or ()]
+    wanted = _plain(split) if split is not None else TEST if TEST in splits else None
+    if wanted is None:
+        return samples
+    chosen = np.array([index for index, name in enumerate(splits) if name == wanted], np.int64)
+    if not len(chosen):
+        known = ", ".join(f"'{name}'" for name in dict.fromkeys(splits)) or "no column 'split'"
+        raise DataError(f"{samples.source}: no {samples.word} of the split '{split}'. There: {known}.")
+    return samples.take(chosen)
+
+
+def _read_table(path: Path, reading: Reading) -> Samples:
+    """-> all rows. Only those that are learnt from need candidates."""
+    from ipll.own.columns import NO_CANDIDATES
+    from ipll.own.read import TEXT, gather, settle
+    from ipll.own.tables import open_table
+
+    table = open_table(path, TEXT)
+    problems = table.problems()
+    samples, broken = gather(table, problems, unlabelled={"split", "candidates"} <= set(table.columns))
+    if samples.split is not None:
+        empty = _learnt_from(samples) & ~samples.candidates.any(1)
+        problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)
+    return settle(samples, broken, problems, reading.skip_bad, image_size=None, allow_one_class=True)
+
+
+def _by_split(samples: Samples) -> Given:
+    if samples.split is None:
+        return Given(samples, None, {})
+    splits = np.array([_plain(name) for name in samples.split])
+    learnt = _learnt_from(samples)
+    if not learnt.any():
+        raise DataError(
+            f"{samples.source}: nothing to learn from: no {samples.word} has the split 'train', or none. "
+            "Correct the column 'split', or remove it."
+        )
+    test = np.flatnonzero(splits == TEST)
+    names, counts = np.unique(splits[~learnt & (splits != TEST)], return_counts=True)
+    return Given(
+        samples.take(np.flatnonzero(learnt)),
+        samples.take(test) if len(test) else None,
+        dict(zip(names.tolist(), counts.tolist(), strict=True)),
+    )
+
+
+def _learnt_from(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """-> bool [n]: split 'train', or none."""
+    return np.array([_plain(name) in (TRAIN, "") for name in samples.split or ()], np.bool_)
+
+
+def _plain(split: str) -> str:
+    return split.strip().lower()
+
+
+def _read_folder(folder: Path, skip_bad: bool) -> Samples:
+    from PIL import Image
+
+    from ipll.own.images import image_files
+    from ipll.own.problems import Problems
+    from ipll.own.read import settle
+    from ipll.own.samples import Samples
+
+    endings = set(Image.registered_extensions())
+    paths = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in endings and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if not paths:
+        raise DataError(f"{folder} has no images in it. Name a folder of images, or a table.")
+    images, broken = image_files([os.fspath(path) for path in paths])
+    n = len(paths)
+    samples = Samples(
+        source=str(folder),
+        ids=[path.relative_to(folder).as_posix() for path in paths],
+        rows=np.arange(1, n + 1),
+        names=(),
+        candidates=np.zeros((n, 0), np.bool_),
+        labels=np.full(n, -1),
+        label_names=[""] * n,
+        images=images,
+        word="image",
+    )
+    return settle(samples, broken, Problems(str(folder), "image"), skip_bad, None, True)
+
+
+def decoded(samples: Samples, model: Model, skip_bad: bool) -> Samples:
+    """-> samples to predict. Images that turn out to be broken are left out; else they are decoded block by block."""
+    if skip_bad and samples.images is not None and model.kind == "images":
+        return samples.decoded(model.shape[-1], model.shape[0], skip_bad=True)
+    return samples

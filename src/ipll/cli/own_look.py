@@ -1,0 +1,131 @@
+"""What a model of people's own data says: `predict`, `evaluate`, `audit`, `info`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from ipll.cli import say, show
+from ipll.cli.options import Device, ModelFolder, SkipBad
+from ipll.cli.own_input import decoded, of_split, read_to_predict
+from ipll.cli.own_output import (
+    SHOWN,
+    check_ending,
+    class_table,
+    evaluation_lines,
+    evaluation_tables,
+    first_rows,
+    kept_lines,
+    prediction_table,
+    show_choices,
+    skipped_lines,
+    write_columns,
+)
+
+
+def predict(
+    folder: ModelFolder,
+    source: Annotated[Path, typer.Argument(metavar="TABLE|FOLDER", help="A table, or a folder of images.")],
+    top: Annotated[int, typer.Option(min=1, help="So many classes per sample, the most probable first.")] = 1,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv, .parquet or .jsonl file.")] = None,
+    skip_bad: SkipBad = False,
+    device: Device = "auto",
+) -> None:
+    """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
+    check_ending(out)
+    from ipll.own.model import Model
+
+    model = Model.load(folder)
+    samples = decoded(read_to_predict(source, skip_bad=skip_bad), model, skip_bad)
+    predictions = model.predict(samples, device=device)
+    columns = prediction_table(samples, predictions, top)
+    if out is None:
+        show(first_rows(columns))
+        if len(samples) > SHOWN:
+            say(f"The first {SHOWN} of {len(samples):,}. All of them: --out FILE.csv")
+    else:
+        write_columns(columns, out)
+        say(f"Written to {out}: {len(samples):,} predictions")
+    for line in skipped_lines(samples.skipped, samples.word):
+        say(line)
+    say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}")
+
+
+def evaluate(
+    folder: ModelFolder,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A table with a column 'label'.")],
+    split: Annotated[
+        str | None, typer.Option(help="Rows of this split only; else 'test' where there is one, else all.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as .json, too.")] = None,
+    skip_bad: SkipBad = False,
+    device: Device = "auto",
+) -> None:
+    """Compare a model's predictions with labels: accuracy, per class, and whether its confidence can be trusted."""
+    check_ending(out, (".json",))
+    from ipll.engine.files import write_json
+    from ipll.own.model import Model
+    from ipll.own.prediction import evaluate as compare
+
+    model = Model.load(folder)
+    everything = read_to_predict(table, skip_bad=skip_bad)
+    samples = of_split(everything, split)
+    what = f"rows of the split '{samples.split[0]}'" if samples.split and len(samples) < len(everything) else "rows"
+    samples = decoded(samples, model, skip_bad)
+    result = compare(model.predict(samples, device=device), samples)
+    for one in evaluation_tables(result):
+        show(one)
+    for line in [*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what)]:
+        say(line)
+    if out is not None:
+        write_json(out, result.to_dict())
+        say(f"Written to {out}")
+
+
+def audit(
+    folder: ModelFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A .csv, .parquet or .jsonl file, or a page: .html.")
+    ] = None,
+) -> None:
+    """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
+    from ipll.own.audit import WRITERS, audit_table, write_audit
+    from ipll.own.model import Model
+
+    check_ending(out, tuple(WRITERS))
+    model = Model.load(folder)
+    if out is not None:
+        write_audit(model, out)
+        say(f"Written to {out}: {len(model.records):,} samples")
+        return
+    shown = ("id", "candidates", "label", "confidence", "judged", "changed_update", "changed_epoch", "update")
+    table = RichTable(*shown)
+    for row in audit_table(model).select(shown).slice(0, SHOWN).to_pylist():
+        row["candidates"] = "|".join(row["candidates"])
+        table.add_row(*(escape(value) if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+    show(table)
+    if len(model.records) > SHOWN:
+        say(f"The {SHOWN} most doubtful of {len(model.records):,}. To look through all of them: --out audit.html")
+
+
+def info(folder: ModelFolder) -> None:
+    """Show a model's classes, the settings that were chosen and why, and what its folder keeps."""
+    from ipll.own.model import Model
+
+    model = Model.load(folder)
+    if model.kind == "images":
+        what = f"{'grey' if model.shape[0] == 1 else 'colour'} images of {model.shape[1]} x {model.shape[2]} pixels"
+    else:
+        what = f"{model.shape[0]:,} features"
+    say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
+    say(f"{len(model.records):,} samples in one fit and {model.updates - 1} updates, {len(model.names):,} classes")
+    show(class_table(model))
+    show_choices(model)
+    for line in kept_lines(model, folder):
+        say(line)
+    for path in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
+        say(f"  {path.name}: {path.stat().st_size:,} bytes")

@@ -1,0 +1,215 @@
+"""What the commands for people's own data say and write."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from ipll.cli import say, show
+from ipll.cli.own_input import Given
+from ipll.errors import DataError
+
+if TYPE_CHECKING:
+    from ipll.own.model import Model
+    from ipll.own.prediction import Evaluation, Predictions
+    from ipll.own.samples import Samples
+
+ENDINGS = (".csv", ".parquet", ".jsonl")
+SHOWN = 20  # rows of a table on the terminal
+BANDS = (("sure (95 % and more)", 0.95), ("fair (80 to 95 %)", 0.8), ("weak (50 to 80 %)", 0.5), ("poor (less)", -1.0))
+
+
+def read_lines(given: Given) -> list[str]:
+    """-> what was read, what was skipped and why, and what is not learnt from."""
+    train = given.train
+    sizes = train.candidates.sum(1)
+    kind = "images" if train.images is not None else f"samples of {len(train.feature_names):,} features"
+    lines = [
+        f"Read {train.source}: {len(train):,} {kind} to learn from, {len(train.names):,} classes, "
+        f"{sizes.mean():.2f} candidates a sample ({(sizes == 1).sum():,} with one only)."
+    ]
+    lines += skipped_lines(train.skipped, train.word)
+    if given.test is not None:
+        lines.append(f"Not learnt from: {len(given.test):,} of the split 'test', kept for the evaluation below.")
+    lines += [f"Not learnt from: {n:,} of the split '{name}', not used at all." for name, n in given.others.items()]
+    return lines
+
+
+def skipped_lines(skipped: Sequence[tuple[int, str]], word: str) -> list[str]:
+    """-> the images that were left out with --skip-bad (row, reason), each of them."""
+    if not skipped:
+        return []
+    return [f"Skipped {len(skipped):,} that cannot be read:", *(f"  {word} {row}: {reason}" for row, reason in skipped)]
+
+
+def settled_lines(model: Model, before: Model | None) -> list[str]:
+    """-> how surely the samples of the last update settled, and how they were judged where a class was not known."""
+    records = model.records
+    rows = records.update == model.updates
+    confidence = records.confidence[rows]
+    above = [int((confidence >= low).sum()) for _, low in BANDS]
+    parts = [f"{n:,} {name}" for n, (name, _) in zip(np.diff(above, prepend=0).tolist(), BANDS, strict=True)]
+    lines = [f"Settled on a label for {len(confidence):,} samples: {', '.join(parts)}."]
+    if before is not None and _was_judged(model, before):
+        old = int(records.judged_old[rows].sum())
+        lines.append(
+            f"Judged before learning: {old:,} look like classes that were known, {len(confidence) - old:,} do not."
+        )
+    given = [(records.given[i], int(records.label[i])) for i in np.flatnonzero(rows).tolist() if records.given[i]]
+    if given:
+        right = sum(model.names[label] == name for name, label in given)
+        lines.append(
+            f"The labels that came with {len(given):,} of them were not learnt from; {right:,} "
+            f"({100 * right / len(given):.1f} %) are what was settled on."
+        )
+    return lines
+
+
+def _was_judged(model: Model, before: Model) -> bool:
+    """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
+    if any(part.family == "separation" and part.kind == "none" for part in model.config.parts):
+        return False
+    candidates = model.records.codes[before.records.offsets[-1] :]
+    known = np.append(before.known, np.zeros(len(model.names) - len(before.names), np.bool_))
+    return not known[candidates].all()
+
+
+def kept_lines(model: Model, folder: Path) -> list[str]:
+    """-> what the model folder keeps: people care."""
+    kept, seen = int(model.records.in_memory.sum()), len(model.records)
+    what = "images" if model.kind == "images" else "samples with all their features"
+    samples = f"{kept:,} {what}, of {seen:,} seen, to go on learning" if kept else f"none of the {seen:,} samples seen"
+    return [f"The model is in {folder}. It keeps {samples}; and of every one its id, candidates, label and file name."]
+
+
+def class_table(model: Model) -> Table:
+    """-> the classes, how often each was a candidate and was settled on, and whether it is known by now."""
+    records, n = model.records, len(model.names)
+    candidate = np.bincount(records.codes, minlength=n)
+    settled = np.bincount(records.label, minlength=n)
+    memory = np.bincount(records.label[records.in_memory], minlength=n)
+    table = Table("class", "candidate of", "settled on", "in the memory", "known")
+    for c, known in enumerate(model.known.tolist()):
+        counts = (f"{count[c]:,}" for count in (candidate, settled, memory))
+        table.add_row(escape(model.names[c]), *counts, "yes" if known else "not yet")
+    return table
+
+
+def evaluation_tables(result: Evaluation) -> list[Table]:
+    """-> accuracy per class, and how often predictions of each confidence are right."""
+    classes = Table("class", "samples", "accuracy in %")
+    for row in result.per_class:
+        name = escape(row.name) + (" (unknown to the model)" if row.name in result.unknown else "")
+        classes.add_row(name, f"{row.samples:,}", f"{100 * row.accuracy:.1f}")
+    bins = Table("confidence in %", "samples", "mean confidence in %", "accuracy in %")
+    for one in result.bins:
+        shares = (f"{100 * share:.1f}" for share in (one.confidence, one.accuracy))
+        bins.add_row(f"{100 * one.low:.0f} to {100 * one.high:.0f}", f"{one.samples:,}", *shares)
+    return [classes, bins]
+
+
+def evaluation_lines(result: Evaluation, what: str) -> list[str]:
+    """-> the accuracy on `what`, the calibration, and what does not fit the model."""
+    lines = [
+        f"Accuracy {100 * result.accuracy:.1f} % on {result.samples:,} {what}. Calibration error "
+        f"{100 * result.calibration_error:.1f} % (15 bins). Unlike anything seen: {result.unlike:,}."
+    ]
+    if result.unlabelled:
+        lines.append(f"{result.unlabelled:,} have no label and were left out.")
+    if result.unknown:
+        names = ", ".join(f"'{name}' ({n:,})" for name, n in result.unknown.items())
+        lines.append(f"Labels that the model does not know, counted as wrong: {names}.")
+    return lines
+
+
+def prediction_table(samples: Samples, predictions: Predictions, top: int) -> dict[str, Any]:
+    """-> columns: id, class, probability, distance, unlike; then class_2, probability_2 and so on up to `top`."""
+    names = np.array(predictions.names, object)
+    best = predictions.top(top)
+    columns: dict[str, Any] = {
+        "id": samples.ids,
+        "class": predictions.labels,
+        "probability": predictions.confidence,
+        "distance": predictions.distance,
+        "unlike": predictions.unlike,
+    }
+    for k in range(1, best.shape[1]):
+        columns[f"class_{k + 1}"] = names[best[:, k]].tolist()
+        columns[f"probability_{k + 1}"] = predictions.probabilities[np.arange(len(best)), best[:, k]]
+    return columns
+
+
+def first_rows(columns: dict[str, Any]) -> Table:
+    """-> the first rows, to look at."""
+    table = Table(*columns)
+    for row in zip(*(values[:SHOWN] for values in columns.values()), strict=True):
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return escape(value)
+    return ("yes" if value else "") if isinstance(value, np.bool_) else f"{value:.4f}"
+
+
+def check_ending(path: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
+    """A DataError, before any work is done, if what a file is to hold cannot be told by its name."""
+    if path is not None and path.suffix.lower() not in endings:
+        raise DataError(f"cannot write {path.name!r} by its ending. Use one of {', '.join(endings)}.")
+
+
+def write_columns(columns: dict[str, Any], path: Path) -> None:
+    """Writes a table as CSV, Parquet or JSON Lines."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from ipll.engine.files import write_atomically
+
+    table = pa.table(columns)
+
+    def lines(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            for batch in table.to_batches(max_chunksize=10_000):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+    writers = {
+        ".csv": lambda temporary: pyarrow.csv.write_csv(table, temporary),
+        ".parquet": lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"),
+        ".jsonl": lines,
+    }
+    write_atomically(path, writers[path.suffix.lower()])
+
+
+def show_choices(model: Model, before: Model | None = None) -> None:
+    """Prints the settings that were chosen, or those that an update chose otherwise than `before`."""
+    last = {} if before is None else {setting: value for setting, value, _ in before.choices()}
+    rows = [(setting, value, why) for setting, value, why in model.choices() if last.get(setting) != value]
+    if rows:
+        table = Table("setting", "value", "why", title="Settings chosen from the data")
+        for setting, value, why in rows:
+            table.add_row(setting, str(value), escape(why))
+        show(table)
+    if model.given and before is None:
+        say("Set by you: " + ", ".join(f"{key}={value}" for key, value in model.given.items()))
+
+
+def next_lines(model: Model, folder: Path, *, table: bool, votes: bool) -> list[str]:
+    """-> the commands that come next, to be copied."""
+    name = shlex.quote(str(folder))
+    more = " ".join((["NEXT_TABLE"] if table else []) + (["--votes NEXT_VOTES"] if votes else []))
+    source = "FOLDER_OF_IMAGES" if model.kind == "images" else "OTHER_TABLE"
+    return [
+        "Next:",
+        f"  ipll audit {name} --out audit.html",
+        f"  ipll predict {name} {source} --out predictions.csv",
+        f"  ipll update {name} {more}",
+    ]

@@ -1,0 +1,61 @@
+"""What a run would learn from: `stream`, `augment`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ipll.cli import say, show
+from ipll.cli.options import ConfigFile, DataRoot, Plugins, Preset, Seed, Set
+from ipll.config import parse_overrides, resolve
+from ipll.data.grid import check_picture, write_grid
+from ipll.data.sources import load_source
+from ipll.data.stream import Stream
+from ipll.plugins import load_plugins
+
+
+def stream(
+    preset: Preset,
+    set_: Set = None,
+    config: ConfigFile = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write it here, as .npz.")] = None,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Build a stream and its candidate sets, show it task by task, and write it to a file."""
+    load_plugins(plugin or ())
+    resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    source = load_source(resolved.data.source, data_root, resolved.data.size)
+    built = Stream.build(source, resolved.stream, seed)
+    columns = ("task", "classes", "samples", "new", "old", "mean candidates", "singletons")
+    table = Table(*columns, title=f"{preset}, seed {seed}")
+    for t, row in enumerate(built.summary(source.train_labels)):
+        counts = (row.samples, row.new, row.old, f"{row.mean_candidates:.2f}", row.singletons)
+        table.add_row(str(t + 1), f"{built.seen(t - 1)} + {built.classes_per_task[t]}", *map(str, counts))
+    show(table)
+    if out:
+        built.save(out)
+        say(f"Written to {out}")
+
+
+def augment(
+    preset: Preset,
+    out: Annotated[Path, typer.Option(help="The picture, a .png file.")],
+    samples: Annotated[int, typer.Option(help="How many training images, one a row.")] = 8,
+    set_: Set = None,
+    config: ConfigFile = None,
+    seed: Seed = 0,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+) -> None:
+    """Draw training images beside their weak and strong views, as one picture."""
+    load_plugins(plugin or ())
+    resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    check_picture(out)
+    source = load_source(resolved.data.source, data_root, resolved.data.size)
+    write_grid(out, source, resolved.augment, samples=samples, seed=seed)
+    say(f"Written to {out}")

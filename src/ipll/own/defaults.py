@@ -1,0 +1,145 @@
+"""Settings chosen from the data, so that nothing need be tuned. What a user sets is never touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ipll.config import OWN, Config, resolve
+from ipll.errors import ConfigError
+from ipll.own.inputs import kind_of
+from ipll.own.samples import Samples
+
+SMALL, MIDDLE = 16, 96  # pixels: up to here 'small-cnn', up to here images keep their size
+LARGEST = {False: 64, True: 128, "weights": 224}  # larger images become this: on a CPU, on a GPU, with trained weights
+DIGITS = 32  # grey images up to here are taken for digits, letters and the like
+MANY = 5_000  # samples from which a full ResNet-18 pays on a GPU
+KEPT = {"images": (1_000, 20), "features": (2_000, 40)}  # samples of a memory: so many, or so many of each class
+STEPS = 1_200  # of training in one update, where epochs are within their bounds
+EPOCHS = (10, 100)
+RATE = 0.0003  # learning rate of the MLP for each sample of a batch, up to 0.05; four times that can diverge
+TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
+LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
+
+
+class Facts(NamedTuple):
+    """What choices are made from."""
+
+    kind: str  # 'images' or 'features'
+    samples: int  # to train on in this update, the memory's among them
+    classes: int  # of all by now
+    side: int  # of the images, as they come
+    channels: int
+    gpu: bool
+
+    @classmethod
+    def of(cls, samples: Samples, classes: int, device: torch.device, kept: int = 0) -> Facts:
+        side, channels = (0, 0) if samples.images is None else (samples.images.side, samples.images.channels)
+        return cls(kind_of(samples), len(samples) + kept, classes, side, channels, device.type == "cuda")
+
+
+class Choice(NamedTuple):
+    setting: str
+    value: Any
+    why: str
+
+
+def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """-> all choices for a new model, but for what is `given`, by dotted keys."""
+    for key in given:
+        if key == "data.source" or key.startswith("stream."):
+            raise ConfigError(f"unknown setting '{key}' for a model of your own data: it is for benchmarks. Remove it.")
+    chosen = _features() if facts.kind == "features" else _images(facts, given)
+    return tuple(choice for choice in (*chosen, *_each_update(facts, given)) if choice.setting not in given)
+
+
+def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """-> what is chosen anew for an update. A memory never shrinks."""
+    kept = next(part.settings.size for part in config.parts if part.family == "memory")
+    return tuple(
+        choice
+        for choice in _each_update(facts, given)
+        if choice.setting not in given and not (choice.setting == "memory.size" and choice.value < kept)
+    )
+
+
+def configure(method: str, seed: int, choices: tuple[Choice, ...], given: Mapping[str, Any]) -> Config:
+    """-> the complete configuration of a new model."""
+    base = {"data.source": OWN, "prototypes.fallback": False} | {c.setting: c.value for c in choices}
+    return resolve(OWN, method, seed=seed, overrides=given, base=base)
+
+
+def reconfigure(config: Config, choices: tuple[Choice, ...]) -> Config:
+    """-> the configuration with some settings chosen anew."""
+    values = config.to_table()
+    for choice in choices:
+        section, _, name = choice.setting.partition(".")
+        values[section][name] = choice.value
+    return Config.from_table(values)
+
+
+def _features() -> Iterator[Choice]:
+    yield Choice("model.backbone", "mlp", "the samples are features")
+    yield Choice("augment.weak", "identity", "features are learnt from as they are")
+    yield Choice("augment.strong", "noise", "and with noise and drop-out, in units of each feature's spread")
+    yield Choice("train.threads", 1, TOO_SMALL)
+
+
+def _images(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
+    weights = bool(given.get("model.weights"))
+    side = facts.side
+    if weights:
+        size = min(side, LARGEST["weights"])
+        yield Choice("model.backbone", "resnet18-imagenet", "it has trained weights")
+    elif side <= SMALL:
+        size = side
+        yield Choice("model.backbone", "small-cnn", f"images of {side} pixels are small")
+        yield Choice("train.threads", 1, TOO_SMALL)
+    else:
+        size = side if side <= MIDDLE else LARGEST[facts.gpu]
+        if facts.gpu and facts.samples >= MANY:
+            yield Choice("model.backbone", "resnet18", f"{facts.samples:,} samples, and a GPU")
+        else:
+            why = f"{facts.samples:,} samples are few" if facts.gpu else "there is no GPU"
+            yield Choice("model.backbone", "resnet18-thin", why)
+    why = "the images' own size" if size == side else f"the images have {side}: more would take long here"
+    yield Choice("data.size", size, f"{why}, in pixels")
+    if facts.channels == 1 and side <= DIGITS and not given.get("augment.flip"):
+        why = "small grey images may be digits or letters: not mirrored, moved and turned a little"
+        yield from (Choice("augment.weak", "shift", why), Choice("augment.strong", "warp", why))
+        yield Choice("augment.flip", False, why)
+        yield Choice("augment.min_scale", 0.6, "and not cut by much")
+    else:
+        yield Choice("augment.weak", "sim", "photographs: cut, mirrored, other colours")
+        yield Choice("augment.strong", "mild", "and turned, sheared, other contrast")
+    yield Choice("train.lr", 0.01 if weights else 0.1, "trained weights move slowly" if weights else "the paper's")
+
+
+def _each_update(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
+    n, features = facts.samples, facts.kind == "features"
+    batch = min(max(2 ** round(math.log2(n / 20)), 32), 256 if features else 128)
+    yield Choice("train.batch_size", batch, f"for {n:,} samples")
+    batch = _count(given, "train.batch_size", batch)
+    if features:
+        yield Choice("train.lr", min(0.05, round(RATE * batch, 4)), f"for batches of {batch}: larger ones bear more")
+    per_epoch = -(-n // batch)
+    low, high = EPOCHS
+    epochs = min(max(round(STEPS / per_epoch), low), high)
+    yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
+    fewest, per_class = KEPT[facts.kind]
+    size = max(fewest, per_class * facts.classes)
+    yield Choice("memory.size", size, f"samples to be kept: room for {size // max(facts.classes, 1):,} of each class")
+    if facts.gpu:
+        steps = per_epoch * _count(given, "train.epochs", epochs)
+        for key, least in LONG.items():
+            pays = steps >= least and not (features and key == "train.compile")
+            yield Choice(key, "auto" if pays else "off", f"{steps:,} steps {'' if pays else 'would not '}pay for it")
+
+
+def _count(given: Mapping[str, Any], key: str, otherwise: int) -> int:
+    """-> a given number where it is one; what else is given is refused when the configuration is made."""
+    value = given.get(key)
+    return value if isinstance(value, int) and value >= 1 else otherwise

@@ -1,0 +1,80 @@
+"""Samples as arrays of the shape that a model learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ipll.errors import DataError
+from ipll.own.samples import Samples
+
+Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+BLOCK = 4096  # samples that are looked at, or decoded to be predicted, at a time
+
+
+def kind_of(samples: Samples) -> str:
+    return "features" if samples.images is None else "images"
+
+
+def array_of(samples: Samples) -> Array:
+    """-> features [n, d], or images that were decoded [n, channels, size, size]."""
+    if samples.features is not None:
+        return np.ascontiguousarray(samples.features)
+    assert samples.images is not None
+    assert isinstance(samples.images.items, np.ndarray)
+    return np.ascontiguousarray(samples.images.items)
+
+
+def matched(samples: Samples, kind: str, shape: Sequence[int], feature_names: tuple[str, ...]) -> Samples:
+    """-> the samples in the shape of a model: the same features in its order. Images keep their size until decoded."""
+    if kind_of(samples) != kind:
+        raise DataError(f"{samples.source} holds {kind_of(samples)}, but the model learnt {kind}. Use another model.")
+    if kind == "images":
+        return samples
+    given = samples.feature_names
+    assert samples.features is not None
+    unnamed = tuple(map(str, range(len(given))))
+    if given == feature_names or (len(given) == shape[0] and unnamed in (given, feature_names)):
+        return samples
+    if set(given) == set(feature_names):
+        order = [given.index(name) for name in feature_names]
+        return replace(samples, features=samples.features[:, order], feature_names=feature_names)
+    missing = [name for name in feature_names if name not in given]
+    foreign = [name for name in given if name not in feature_names]
+    faults = [f"{what} '{names[0]}'" for what, names in (("lacks", missing), ("adds", foreign)) if names]
+    raise DataError(
+        f"{samples.source} has {len(given)} features and the model {shape[0]}: it {' and '.join(faults)}. "
+        "Give the features that the model learnt from."
+    )
+
+
+def blocks(samples: Samples, shape: Sequence[int]) -> Iterator[Array]:
+    """The samples a block at a time, images decoded: all at once they may be too many."""
+    for start in range(0, len(samples), BLOCK):
+        block = samples.take(np.arange(start, min(start + BLOCK, len(samples))))
+        yield array_of(block if block.images is None else block.decoded(shape[-1], shape[0]))
+
+
+def statistics(array: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """-> mean and standard deviation of each feature, or of each channel of images scaled to [0, 1].
+
+    What is constant has 1 for its deviation. Images are counted by grey level, and are never held as floats.
+    """
+    if array.ndim == 2:
+        values = array.astype(np.float64)
+        mean, std = values.mean(0), values.std(0)
+        smallest = 1e-7 * np.abs(values).max(0)  # what rounding leaves of a constant
+    else:
+        levels = np.arange(256) / 255
+        counts = np.zeros((array.shape[1], 256))
+        for start in range(0, len(array), BLOCK):
+            for channel in range(array.shape[1]):
+                counts[channel] += np.bincount(array[start : start + BLOCK, channel].reshape(-1), minlength=256)
+        shares = counts / counts.sum(1, keepdims=True)
+        mean = shares @ levels
+        std = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1))
+        smallest = np.full(len(mean), 1e-7)
+    return tuple(mean.tolist()), tuple(np.where(std > smallest, std, 1.0).tolist())

@@ -1,0 +1,254 @@
+"""A model of people's own data: the learner's state and the records of all samples. An update makes the next one."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import ipll
+from ipll.config import Config
+from ipll.data.stream import Task
+from ipll.engine.device import arithmetic, cpu_threads, find_device
+from ipll.engine.grow import grow
+from ipll.errors import ConfigError, DataError
+from ipll.learner import Learner
+from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
+from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
+from ipll.own.prediction import Predictions
+from ipll.own.progress import OwnReporter, Silent
+from ipll.own.records import Records
+from ipll.own.samples import Samples
+from ipll.own.training import Outcome, predict_block, restore, train
+from ipll.plugins import load_plugins, load_recorded
+from ipll.run import enough_memory
+from ipll.settings import check
+
+SEQUENCES = ("names", "shape", "feature_names", "mean", "std")  # fields that stand in model.json as they are
+PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far")
+SMALLEST = 8  # columns of a new model's head; they double when classes outgrow them
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Never changes: `update` gives a new one, so what fails or is stopped loses nothing.
+
+    Classes are numbered in order of arrival; `names[c]` is the name of column c, of the learner's and of predictions.
+    """
+
+    names: tuple[str, ...]
+    config: Config  # of the last update
+    kind: str  # 'images' or 'features'
+    shape: tuple[int, ...]  # (channels, size, size), or (features,)
+    feature_names: tuple[str, ...]
+    mean: tuple[float, ...]  # of the first fit's samples
+    std: tuple[float, ...]
+    given: Mapping[str, Any]  # settings that the user chose
+    chosen: tuple[Choice, ...]  # settings that were chosen from the data
+    min_class_samples: int
+    tensors: dict[str, Tensor]  # the learner's state between tasks, the memory's samples among it
+    centres: Tensor  # [names, dim], prototypes, or means of features; NaN for a class on which no sample settled
+    capacity: int
+    known: npt.NDArray[np.bool_]  # [names], the classes that count as old
+    records: Records
+    updates: int  # learnt so far; 1 after `fit`
+    temperature: float
+    far: float  # the 99th percentile of the training samples' distance to the nearest centre
+    skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
+
+    @classmethod
+    def fit(
+        cls, samples: Samples, *, method: str = "pgdr", seed: int = 0, device: str = "auto",
+        settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
+        reporter: OwnReporter | None = None,
+    ) -> Model:  # fmt: skip
+        """-> a new model of these samples.
+
+        `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
+        """
+        check(min_class_samples >= 1, "min_class_samples", "be at least 1", min_class_samples)
+        load_plugins()
+        given, where = dict(settings or {}), find_device(device)
+        chosen = choose(Facts.of(samples, len(samples.names), where), given)
+        config = configure(method, seed, chosen, given)
+        if message := _too_small(config, len(samples.names)):
+            raise ConfigError(f"{message} Set memory.size to {len(samples.names)} or more.")
+        if samples.images is not None and not config.data.size:
+            raise ConfigError("data.size is 0: choose the size that images are learnt at, in pixels.")
+        samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
+        array = array_of(samples)
+        mean, std = statistics(array)
+        new = cls(
+            names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
+            mean=mean, std=std, given=given, chosen=chosen, min_class_samples=min_class_samples, tensors={},
+            centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(), updates=0,
+            temperature=1.0, far=0.0,
+        )  # fmt: skip
+        return new._learn(samples, where, reporter)
+
+    def update(
+        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: OwnReporter | None = None
+    ) -> Model:
+        """-> the model after one more batch of samples, which may bring new classes."""
+        where = find_device(device)
+        samples = matched(samples, self.kind, self.shape, self.feature_names)
+        if self.kind == "images":
+            samples = samples.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
+        classes = len(self._names_with(samples))
+        facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()))
+        chosen = choose_again(self.config, facts, self.given)
+        config = reconfigure(self.config, chosen)
+        if message := _too_small(config, classes):
+            warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
+        latest = {choice.setting: choice for choice in (*self.chosen, *chosen)}
+        return replace(self, config=config, chosen=tuple(latest.values()))._learn(samples, where, reporter)
+
+    def _names_with(self, samples: Samples) -> tuple[str, ...]:
+        """-> the model's classes, then those that these samples bring as a candidate."""
+        arriving = (samples.names[k] for k in np.flatnonzero(samples.candidates.any(0)).tolist())
+        return tuple(dict.fromkeys((*self.names, *arriving)))
+
+    def _learn(self, samples: Samples, device: torch.device, reporter: OwnReporter | None) -> Model:
+        if len(bare := np.flatnonzero(~samples.candidates.any(1))):
+            row = f"{samples.word} {samples.rows[bare[0]]}"
+            raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
+        names = self._names_with(samples)
+        records = self.records.with_samples(samples, _columns(samples.names, names), self.updates + 1)
+        capacity = self.capacity or SMALLEST
+        while capacity < len(names):
+            capacity *= 2
+        known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
+        task = Task(
+            index=self.updates,
+            ids=np.arange(len(self.records), len(records)),
+            samples=array_of(samples),
+            candidates=_spread(samples.candidates, samples.names, names),
+            old=int(known.sum()),
+            seen=len(names),
+            known=known,
+            shares=None if samples.shares is None else _spread(samples.shares, samples.names, names),
+        )
+        computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
+        with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
+            learner = self._learner(self.config, capacity, device, pretrained=not self.updates)
+            if self.updates:
+                tensors = self.tensors
+                if capacity > self.capacity:
+                    tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
+                learner.restore(tensors, task, within=False)
+            outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent())
+        counts = np.bincount(outcome.records.label, minlength=len(names))
+        placed = ~outcome.centres.isnan().any(dim=1).numpy()
+        return replace(
+            self,
+            names=names,
+            tensors=outcome.tensors,
+            centres=outcome.centres,
+            capacity=capacity,
+            known=known | (placed & (counts >= self.min_class_samples)),
+            records=outcome.records,
+            updates=self.updates + 1,
+            temperature=outcome.temperature,
+            far=outcome.far,
+            skipped=tuple(samples.skipped),
+        )
+
+    def _learner(self, config: Config, capacity: int, device: torch.device, *, pretrained: bool = False) -> Learner:
+        return Learner(
+            config, channels=self.shape[0], classes=capacity, mean=self.mean, std=self.std, device=device,
+            pretrained=pretrained,
+        )  # fmt: skip
+
+    def predict(self, samples: Samples, *, device: str = "auto") -> Predictions:
+        """-> classes, probabilities, distances. Candidates and labels that the samples may have are not looked at."""
+        samples = matched(samples, self.kind, self.shape, self.feature_names)
+        where, train_settings = find_device(device), replace(self.config.train, compile="off", graphs="off")
+        computing = arithmetic(deterministic=train_settings.deterministic, device=where)
+        with cpu_threads(train_settings.threads), computing, enough_memory(self.config):
+            learner = self._learner(replace(self.config, train=train_settings), self.capacity, where)
+            restore(learner, self.tensors)
+            parts = [
+                predict_block(learner, block, self.centres, self.temperature) for block in blocks(samples, self.shape)
+            ]
+        probabilities, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Predictions(
+            names=self.names,
+            classes=probabilities.argmax(1),
+            probabilities=probabilities,
+            distance=distance,
+            unlike=distance > self.far,
+        )
+
+    def choices(self) -> list[tuple[str, Any, str]]:
+        """-> (setting, value, why) of all settings that were chosen from the data, as they were in the last update."""
+        return [(choice.setting, choice.value, choice.why) for choice in self.chosen]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model folder. A model that is there is replaced, and stays as it is where this fails."""
+        from ipll.own.folder import write_folder
+
+        versions = {"ipll": ipll.__version__, "python": platform.python_version(), "torch": torch.__version__}
+        facts = {
+            "versions": versions,
+            **{key: getattr(self, key) for key in (*SEQUENCES, *PLAIN)},
+            "known": [name for name, known in zip(self.names, self.known, strict=True) if known],
+            "given": dict(self.given),
+            "chosen": [choice._asdict() for choice in self.chosen],
+            "config": self.config.to_table(),
+        }
+        write_folder(Path(path), facts, self.tensors | {"centres": self.centres}, self.records)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Model:
+        """-> the model in a folder; what is missing or changed is a DataError."""
+        from ipll.own.folder import read_folder
+
+        facts, tensors, records = read_folder(Path(path))
+        try:
+            load_plugins()
+            load_recorded(facts["config"].get("plugins", {}))
+            known = set(facts["known"])
+            values: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}
+            values |= {key: facts[key] for key in PLAIN}
+            return cls(
+                **values,
+                known=np.array([name in known for name in values["names"]], np.bool_),
+                given=facts["given"],
+                chosen=tuple(Choice(**choice) for choice in facts["chosen"]),
+                config=Config.from_table(facts["config"]),
+                centres=tensors.pop("centres"),
+                tensors=tensors,
+                records=records,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}/model.json is damaged: {error!r}. Take the model from a copy.") from error
+
+
+def _columns(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """-> where each of the given classes is among the names; -1 for one that is not."""
+    position = {name: column for column, name in enumerate(names)}
+    return np.array([position.get(name, -1) for name in given], np.int64)
+
+
+def _spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[Any]:
+    """-> values [n, given] in the columns of `names` [n, names], zero elsewhere."""
+    columns = _columns(given, names)
+    wide = np.zeros((len(values), len(names)), values.dtype)
+    wide[:, columns[columns >= 0]] = values[:, columns >= 0]
+    return wide
+
+
+def _too_small(config: Config, classes: int) -> str:
+    """-> what is wrong with a memory that has no room for one sample of each class; '' where it has."""
+    memory = next(part for part in config.parts if part.family == "memory")
+    if memory.kind == "none" or memory.settings.size >= classes:
+        return ""
+    return f"the memory holds {memory.settings.size} samples, but there are {classes} classes."

@@ -1,0 +1,140 @@
+"""Records: one row per sample ever seen, and what the model settled on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ipll.own.problems import Problems
+from ipll.own.samples import Samples
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+
+SEEN_BEFORE = "Give new samples other ids, or leave out those that were learnt already."
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Columns of equal length n. A row's number is the id by which the learner knows the sample.
+
+    Classes are numbers: columns of the model's `names`. The candidates of row i are codes[offsets[i] : offsets[i + 1]].
+    """
+
+    ids: list[str]
+    update: Ints  # [n], from 1: when the sample came
+    offsets: Ints  # [n + 1]
+    codes: Ints  # [candidates of all rows]
+    label: Ints  # [n], the class settled on: argmax of p
+    confidence: Floats  # [n], that p
+    judged_old: Bools  # [n], when it came: did it look like a sample of a known class?
+    changed_update: Ints  # [n], the update in which `label` changed last
+    changed_epoch: Ints  # [n], and its epoch, from 1
+    in_memory: Bools  # [n], is the sample itself kept?
+    given: list[str]  # the label that came with it, '' where none did; never learnt from
+    row: Ints  # [n], in its source, as its owner counts
+    source: list[str]
+
+    @classmethod
+    def empty(cls) -> Records:
+        return cls(
+            ids=[], update=_ints(0), offsets=_ints(1), codes=_ints(0), label=_ints(0),
+            confidence=np.zeros(0, np.float32), judged_old=_bools(0), changed_update=_ints(0), changed_epoch=_ints(0),
+            in_memory=_bools(0), given=[], row=_ints(0), source=[],
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def candidates(self, names: tuple[str, ...]) -> list[list[str]]:
+        """-> the candidates of each row by name."""
+        flat = [names[code] for code in self.codes.tolist()]
+        return [flat[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+    def labels(self, names: tuple[str, ...]) -> list[str]:
+        """-> the class that each row settled on, by name."""
+        return [names[label] for label in self.label.tolist()]
+
+    def with_samples(self, samples: Samples, columns: Ints, update: int) -> Records:
+        """-> the records with these samples behind them, not yet settled on anything.
+
+        columns: [samples.names], the model's column of each class. Ids that are there already are a DataError.
+        """
+        ids = _own_ids(samples, update)
+        self._check_new(ids, samples)
+        n = len(samples)
+        rows, chosen = np.nonzero(samples.candidates)
+        counts = np.bincount(rows, minlength=n)
+        return Records(
+            ids=self.ids + ids,
+            update=np.append(self.update, np.full(n, update)),
+            offsets=np.append(self.offsets, self.offsets[-1] + np.cumsum(counts)),
+            codes=np.append(self.codes, columns[chosen]),
+            label=np.append(self.label, np.full(n, -1)),
+            confidence=np.append(self.confidence, np.zeros(n, np.float32)),
+            judged_old=np.append(self.judged_old, _bools(n)),
+            changed_update=np.append(self.changed_update, np.full(n, update)),
+            changed_epoch=np.append(self.changed_epoch, _ints(n)),
+            in_memory=np.append(self.in_memory, _bools(n)),
+            given=self.given + samples.label_names,
+            row=np.append(self.row, samples.rows),
+            source=self.source + [samples.source] * n,
+        )
+
+    def _check_new(self, ids: list[str], samples: Samples) -> None:
+        known = dict(zip(self.ids, self.update.tolist(), strict=True))
+        problems = Problems(samples.source, samples.word)
+        for name, row in zip(ids, samples.rows.tolist(), strict=True):
+            if name in known:
+                when = "fit" if known[name] == 1 else f"update {known[name] - 1}"
+                problems.add([row], f"id '{name}' was learnt before, in the model's {when}", SEEN_BEFORE)
+        problems.stop()
+
+    def settled(self, rows: Ints, label: Ints, confidence: Floats, update: int, epoch: int) -> Records:
+        """-> the records after an epoch: what the samples of these rows settled on, and how sure that is."""
+        changed = rows[self.label[rows] != label]
+        return replace(
+            self,
+            label=_put(self.label, rows, label),
+            confidence=_put(self.confidence, rows, confidence),
+            changed_update=_put(self.changed_update, changed, update),
+            changed_epoch=_put(self.changed_epoch, changed, epoch),
+        )
+
+    def finished(self, judged: Ints, memory: Ints) -> Records:
+        """-> the records at the end of an update; rows judged old in it, and rows that the memory keeps."""
+        return replace(
+            self, judged_old=_put(self.judged_old, judged, True), in_memory=_put(_bools(len(self)), memory, True)
+        )
+
+
+def _own_ids(samples: Samples, update: int) -> list[str]:
+    """-> ids that tell the samples from those of other tables.
+
+    Samples without ids are called by their row; every table has a row 2, so the table's name, or that of the update
+    where there is no table, goes before it. The same table given twice is still found out.
+    """
+    if samples.ids != [str(row) for row in samples.rows.tolist()]:
+        return list(samples.ids)
+    before = str(update) if samples.word == "sample" else samples.source
+    return [f"{before}:{name}" for name in samples.ids]
+
+
+def _put(column: Any, rows: Ints, values: Any) -> Any:
+    """-> a copy of the column with these values in these rows."""
+    changed = column.copy()
+    changed[rows] = values
+    return changed
+
+
+def _ints(n: int) -> Ints:
+    return np.zeros(n, np.int64)
+
+
+def _bools(n: int) -> Bools:
+    return np.zeros(n, np.bool_)

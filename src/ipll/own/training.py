@@ -1,0 +1,126 @@
+"""One update: drives the learner through a task, writes down what samples settle on, and sums up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ipll.data.stream import Task
+from ipll.engine.state import load_tensors, part_of
+from ipll.errors import Interrupted
+from ipll.learner import Learner
+from ipll.own.inputs import Array
+from ipll.own.prediction import class_scores, fit_temperature
+from ipll.own.progress import OwnReporter
+from ipll.own.records import Records
+from ipll.prototypes import Prototypes, class_means
+from ipll.run import stop_requests
+
+FAR = 0.99  # this share of the training samples is nearer
+BLOCK = 8192  # samples whose distances to all centres are held at a time
+
+
+class Outcome(NamedTuple):
+    """What an update leaves behind, all of it on the CPU."""
+
+    tensors: dict[str, Tensor]
+    centres: Tensor  # [seen, dim]
+    records: Records
+    temperature: float
+    far: float
+
+
+def train(learner: Learner, task: Task, records: Records, centres: Tensor, reporter: OwnReporter) -> Outcome:
+    """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
+
+    SIGINT and SIGTERM stop it after the current step, with Interrupted.
+    """
+    update, epochs = task.index + 1, learner.config.train.epochs
+    title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
+    with stop_requests(listen=True) as asked:
+        reporter.begin(title, epochs)
+        try:
+            for position in learner.fit(task):
+                if asked:
+                    raise Interrupted("Stopped. Nothing was written: the model is as it was.", signal=asked[0])
+                if position.step == 0 and position.phase == learner.phases - 1:
+                    before, records = records, settle(learner, records, update, position.epoch)
+                    changed = int((before.label != records.label).sum())
+                    reporter.epoch(position.epoch, changed, float(records.confidence[task.ids].mean()))
+        finally:
+            reporter.end()
+    records = settle(learner, records, update, epochs)  # a retention's correction may have the last word
+    pool, memory = learner.ctx.pool, learner.memory
+    records = records.finished(task.ids[_array(pool.judged_old)], _array(memory.ids))
+    found = _centres(learner, records, centres, task.seen)
+    return Outcome(
+        tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
+        centres=found.cpu(),
+        records=records,
+        temperature=_temperature(learner),
+        far=float(torch.quantile(_nearest(learner.ctx.pool_features(), found), FAR)),
+    )
+
+
+def settle(learner: Learner, records: Records, update: int, epoch: int) -> Records:
+    """-> the records with what the samples of the pool settle on by now."""
+    confidence, label = learner.ctx.pool.p.max(dim=1)
+    return records.settled(_array(learner.ctx.pool.ids), _array(label), _array(confidence), update, epoch)
+
+
+def restore(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
+    """Gives a fresh learner what it needs to predict."""
+    load_tensors(learner, {name[7:]: tensor for name, tensor in tensors.items() if name.startswith("module.")})
+
+
+def predict_block(
+    learner: Learner, samples: Array, centres: Tensor, temperature: float
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """-> probabilities [n, classes], and the distance to the centre of the most probable class [n]."""
+    features, logits = learner.ctx.embed(torch.from_numpy(samples))
+    scores = class_scores(learner, features, logits)[:, : len(centres)]
+    probabilities = (scores / temperature).softmax(dim=1)
+    offsets = features - centres.to(features.device)[probabilities.argmax(dim=1)]
+    distance = torch.linalg.vector_norm(offsets, dim=1).nan_to_num(nan=torch.inf)
+    return _array(probabilities), _array(distance)
+
+
+def _centres(learner: Learner, records: Records, before: Tensor, seen: int) -> Tensor:
+    """-> prototypes [seen, dim], or where the method has none the means of features of what settled on a class.
+
+    A class of which the pool holds no sample keeps the centre that it had.
+    """
+    if prototypes := part_of(learner.ctx.parts, Prototypes):
+        return prototypes.mu[:seen].where(prototypes.known[:seen, None], torch.nan)
+    features, device = learner.ctx.pool_features(), learner.ctx.device
+    labels = torch.from_numpy(records.label[_array(learner.ctx.pool.ids)]).to(device)
+    means, filled = class_means(features, labels, seen)
+    earlier = torch.full_like(means, torch.nan)
+    if len(before):
+        earlier[: len(before)] = before.to(device)
+    return torch.where(filled[:, None], means, earlier)
+
+
+def _nearest(features: Tensor, centres: Tensor) -> Tensor:
+    """-> the distance of each sample [n] to the nearest centre."""
+    there = centres[~centres.isnan().any(dim=1)]
+    return torch.cat([torch.cdist(block, there).amin(dim=1) for block in torch.split(features, BLOCK)])
+
+
+@torch.no_grad()
+def _temperature(learner: Learner) -> float:
+    """Fitted on the memory's samples and what they settled on; without a memory, on the task's own."""
+    ctx, pool, kept = learner.ctx, learner.ctx.pool, learner.memory.ids
+    rows = torch.isin(pool.ids, kept) if len(kept) else torch.ones_like(pool.held_out)
+    features = ctx.pool_features()[rows]
+    logits = ctx.correct(ctx.network.head(features))
+    return fit_temperature(class_scores(learner, features, logits), pool.p[rows].argmax(dim=1))
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,440 @@
+"""The commands for people's own data: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits, load_iris
+
+import ipll.cli
+from ipll.own.model import Model
+
+NAMES = ("setosa", "versicolor", "virginica")
+QUICK = ("--set", "train.epochs=6", "--device", "cpu")
+
+
+def iris_rows(chosen: Any, known: tuple[str, ...], split: str = "", seed: int = 0) -> list[dict[str, Any]]:
+    """Flowers with candidates: the true species, and each other one with a chance of 0.3."""
+    iris, rng = load_iris(), np.random.default_rng(seed)
+    rows = []
+    for i in chosen:
+        name = NAMES[iris.target[i]]
+        candidates = [k for k in known if k == name or rng.random() < 0.3]
+        features = {f"features.{k}": v for k, v in zip("abcd", iris.data[i], strict=True)}
+        rows.append({"id": f"flower{i}", "candidates": "|".join(candidates), "label": name, "split": split} | features)
+    return rows
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="session")
+def iris(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """-> a folder with first.csv (two species; some rows for testing), second.csv (a third one), and a fitted model."""
+    folder = tmp_path_factory.mktemp("iris")
+    two = iris_rows(range(80), NAMES[:2], "train") + iris_rows(range(80, 100), NAMES[:2], "test")
+    two += iris_rows(range(100, 103), NAMES, "later")
+    write_csv(folder / "first.csv", two)
+    write_csv(folder / "second.csv", iris_rows(range(103, 140), NAMES))
+    return folder
+
+
+@pytest.fixture
+def here(iris: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """-> a copy of that folder, for this test alone, which is the working folder too."""
+    shutil.copytree(iris, tmp_path / "iris")
+    monkeypatch.chdir(tmp_path / "iris")
+    return tmp_path / "iris"
+
+
+@pytest.fixture
+def model(here: Path, main: Any, fitted: Path) -> Path:
+    shutil.copytree(fitted, here / "model")
+    return Path("model")
+
+
+@pytest.fixture(scope="session")
+def fitted(iris: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """-> a model of first.csv; not to be changed."""
+    out = tmp_path_factory.mktemp("models") / "model"
+    ipll.cli.fit(out=out, table=iris / "first.csv", set_=["train.epochs=6"], device="cpu")
+    return out
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Fit
+
+
+def test_fit_says_what_it_did(main: Any, here: Path) -> None:
+    status, out, err = main("fit", "first.csv", "--out", "model", *QUICK)
+    assert status == 0, err
+    assert "Read first.csv: 80 samples of 4 features to learn from, 2 classes" in out
+    assert "Not learnt from: 20 of the split 'test'" in out
+    assert "Not learnt from: 3 of the split 'later'" in out
+    assert "Settings chosen from the data" in out
+    assert "mlp" in out
+    assert "Set by you: train.epochs=6" in out
+    assert "Settled on a label for 80 samples: " in out
+    assert "on 20 rows of the split 'test'" in out
+    for command in ("ipll predict model ", "ipll audit model ", "ipll update model "):
+        assert command in out
+    assert "6 epochs" in err
+    model = Model.load("model")
+    assert model.names == NAMES[:2]
+    assert len(model.records) == 80
+
+
+def test_labels_and_other_splits_change_nothing(main: Any, here: Path) -> None:
+    """The learner sees neither: a table without them gives the same model, bit for bit."""
+    rows = [row | {"label": ""} for row in rows_of(Path("first.csv")) if row["split"] == "train"]
+    write_csv(here / "bare.csv", [{k: v for k, v in row.items() if k != "split"} for row in rows])
+    for table in ("first", "bare"):
+        assert main("fit", f"{table}.csv", "--out", table, *QUICK).status == 0
+    one, other = (Model.load(name).tensors for name in ("first", "bare"))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[key].numpy(), other[key].numpy(), equal_nan=True) for key in one)
+
+
+def test_fit_does_not_replace_anything(main: Any, model: Path, here: Path, snapshot: Any) -> None:
+    before = snapshot(model)
+    status, _, err = main("fit", "first.csv", "--out", model)
+    assert status == 2
+    assert "model already holds a model" in err
+    assert "--overwrite" in err
+    assert "ipll update model" in err
+    assert snapshot(model) == before
+    assert main("fit", "first.csv", "--out", model, "--overwrite", "--seed", "1", *QUICK).status == 0
+    assert Model.load(model).config.seed == 1
+    (here / "thesis").mkdir()
+    (here / "thesis" / "chapter.txt").write_text("1")
+    status, _, err = main("fit", "first.csv", "--out", "thesis", "--overwrite")
+    assert (status, "thesis holds other files" in err) == (2, True)
+    status, _, err = main("fit", "first.csv", "--out", "first.csv")
+    assert (status, "first.csv is a file" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "nothing to learn from. Give a TABLE, or raw votes with --votes FILE"),
+        (["missing.csv"], "cannot read missing.csv"),
+        (["first.csv", "--min-votes", "2"], "--min-votes counts raw votes"),
+        (["first.csv", "--method", "pgdx"], "unknown method 'pgdx'. Did you mean 'pgdr'?"),
+        (["first.csv", "--set", "train.epoch=3"], "train.epochs"),
+        (["first.csv", "--set", "stream.tasks=3"], "stream.tasks"),
+        (["first.csv", "--miss-rate", "2"], "miss_rate"),
+        (["first.csv", "--miss-rate", "0.1", "--method", "proden"], "the method 'proden' has no use for it"),
+    ],
+)
+def test_fit_refuses(main: Any, here: Path, arguments: list[str], says: str) -> None:
+    status, _, err = main("fit", *arguments, "--out", "model")
+    assert status == 2
+    assert says in err
+    assert "Traceback" not in err
+    assert not Path("model").exists()
+
+
+def test_rows_that_are_learnt_from_need_candidates_and_others_do_not(main: Any, here: Path) -> None:
+    rows = rows_of(Path("first.csv"))
+    for row in rows:
+        row["candidates"] = "" if row["split"] != "train" else row["candidates"]
+    write_csv(here / "tested.csv", rows)
+    assert main("fit", "tested.csv", "--out", "model", *QUICK).status == 0
+    rows[2]["candidates"] = " "
+    write_csv(here / "tested.csv", rows)
+    status, _, err = main("fit", "tested.csv", "--out", "other")
+    assert status == 2
+    assert "tested.csv, row 4: no candidates" in err
+    write_csv(here / "tested.csv", [row | {"split": "test"} for row in rows])
+    assert "nothing to learn from" in main("fit", "tested.csv", "--out", "other").err
+    write_csv(
+        here / "tested.csv", [r | {"candidates": "setosa" if r["split"] == "train" else "setosa|x"} for r in rows]
+    )
+    assert "one class only, 'setosa'" in main("fit", "tested.csv", "--out", "other").err
+
+
+def test_misses(main: Any, here: Path) -> None:
+    assert main("fit", "first.csv", "--out", "model", "--miss-rate", "0.1", *QUICK).status == 0
+    assert Model.load("model").config.to_table()["disambiguation"]["miss_rate"] == 0.1
+
+
+@pytest.mark.parametrize("method", ["proden", "pico+icarl"])
+def test_other_methods_go_all_the_way(main: Any, here: Path, method: str) -> None:
+    """With a memory or without one, with prototypes or without."""
+    out = main("fit", "first.csv", "--out", "model", "--method", method, *QUICK).out
+    assert ("It keeps none of the 80 samples" in out) == (method == "proden")
+    for command in (["update", "model", "second.csv"], ["predict", "model", "second.csv"], ["info", "model"]):
+        status, out, err = main(*command)
+        assert status == 0, err
+        assert "Judged" not in out  # neither method does
+    assert main("evaluate", "model", "second.csv").status == 0
+    assert main("audit", "model", "--out", "audit.html").status == 0
+
+
+# Images and votes
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], list[str]]:
+    """-> a function that saves digits as files and gives their paths; the folder is the working folder."""
+    monkeypatch.chdir(tmp_path)
+    digits = load_digits()
+
+    def save(chosen: list[int]) -> list[str]:
+        paths = [f"images/{digits.target[i]}/{i}.png" for i in chosen]
+        for i, path in zip(chosen, paths, strict=True):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((digits.images[i] * 15).astype(np.uint8)).save(path)
+        return paths
+
+    return save
+
+
+def votes_on(paths: list[str], path: str = "votes.csv") -> Path:
+    """Two annotators are right; a third one says 0 every time."""
+    votes = []
+    for image in paths:
+        truth = Path(image).parent.name
+        votes += [{"sample": image, "annotator": a, "label": v} for a, v in (("a", truth), ("b", truth), ("c", "0"))]
+    return write_csv(Path(path), votes)
+
+
+def test_votes_about_images(main: Any, pictures: Any) -> None:
+    paths = pictures([i for i in range(150) if load_digits().target[i] < 3])
+    votes_on(paths)
+    status, out, err = main("fit", "--votes", "votes.csv", "--out", "model", *QUICK)
+    assert status == 0, err
+    assert f"{len(paths)} images to learn from, 3 classes" in out
+    model = Model.load("model")
+    assert model.shape == (1, 8, 8)
+    assert {len(one) for one in model.records.candidates(model.names)} == {1, 2}
+    assert main("fit", "--votes", "votes.csv", "--min-votes", "2", "--out", "sure", *QUICK).status == 0
+    sure = Model.load("sure")
+    assert list(sure.records.candidates(sure.names)) == [[Path(path).parent.name] for path in paths]
+    status, out, err = main("predict", "model", "images", "--out", "images.csv")
+    assert status == 0, err
+    assert {row["id"] for row in rows_of(Path("images.csv"))} == {path.removeprefix("images/") for path in paths}
+
+
+def test_votes_about_a_table(main: Any, here: Path) -> None:
+    rows = [row for row in rows_of(Path("first.csv")) if row["split"] == "train"]
+    write_csv(Path("samples.csv"), [{k: v for k, v in row.items() if k not in ("candidates", "split")} for row in rows])
+    votes = [(row["id"], name) for row in rows for name in row["candidates"].split("|")]
+    write_csv(Path("votes.csv"), [{"sample": i, "annotator": f"a{n}", "label": n} for i, n in votes])
+    status, out, err = main("fit", "samples.csv", "--votes", "votes.csv", "--out", "model", *QUICK)
+    assert status == 0, err
+    assert "ipll update model NEXT_TABLE --votes NEXT_VOTES" in out
+    model = Model.load("model")
+    learnt = [sorted(names) for names in model.records.candidates(model.names)]
+    assert learnt == [sorted(row["candidates"].split("|")) for row in rows]
+
+
+def test_broken_images(main: Any, pictures: Any) -> None:
+    """A missing one is found by its name, a cut one when it is decoded; both are listed with --skip-bad."""
+    paths = pictures([i for i in range(60) if load_digits().target[i] < 2])
+    table = [{"image": path, "candidates": Path(path).parent.name} for path in paths]
+    write_csv(Path("table.csv"), [*table, {"image": "images/none.png", "candidates": "0"}])
+    whole = Path(paths[1]).read_bytes()
+    Path(paths[1]).write_bytes(whole[: len(whole) - 30])
+    status, _, err = main("fit", "table.csv", "--out", "model", *QUICK)
+    assert status == 2
+    assert f"row {len(paths) + 2}: image './images/none.png' is missing" in err or "none.png' is missing" in err
+    assert "--skip-bad" in err
+    status, out, err = main("fit", "table.csv", "--out", "model", "--skip-bad", *QUICK)
+    assert status == 0, err
+    assert f"row {len(paths) + 2}: image" in out
+    assert "row 3: image" in out
+    assert len(Model.load("model").records) == len(paths) - 1
+    status, _, err = main("predict", "model", "images")
+    assert (status, "--skip-bad" in err) == (2, True)
+    status, out, _ = main("predict", "model", "images", "--skip-bad", "--out", "p.jsonl")
+    assert status == 0
+    assert "Skipped 1" in out
+    assert len(Path("p.jsonl").read_text().splitlines()) == len(paths) - 1
+
+
+def test_image_size(main: Any, pictures: Any) -> None:
+    paths = pictures([i for i in range(40) if load_digits().target[i] < 2])
+    write_csv(Path("table.csv"), [{"image": path, "candidates": Path(path).parent.name} for path in paths])
+    assert main("fit", "table.csv", "--out", "model", "--image-size", "12", *QUICK).status == 0
+    assert Model.load("model").shape == (1, 12, 12)
+
+
+# Update
+
+
+def test_update_brings_a_class(main: Any, model: Path) -> None:
+    status, out, err = main("update", model, "second.csv", "--device", "cpu")
+    assert status == 0, err
+    assert "Judged before learning: " in out
+    updated = Model.load(model)
+    assert (updated.names, updated.updates, len(updated.records)) == (NAMES, 2, 117)
+    assert not list(model.glob(".*"))  # no lock is left
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("first.csv", "row 2: id 'flower0' was learnt before"),
+        ("missing.csv", "cannot read missing.csv"),
+        ("other.csv", "other.csv has 1 features and the model 4"),
+    ],
+)
+def test_an_update_that_fails_changes_nothing(main: Any, model: Path, snapshot: Any, table: str, says: str) -> None:
+    write_csv(Path("other.csv"), [{"candidates": "setosa", "features.a": 1.0}])
+    before = snapshot(model)
+    status, _, err = main("update", model, table)
+    assert status == 2
+    assert says in err
+    assert snapshot(model) == before
+
+
+def test_update_of_what_is_no_model(main: Any, here: Path) -> None:
+    for name in ("nowhere", "."):
+        status, _, err = main("update", name, "first.csv")
+        assert (status, "is no model" in err) == (2, True)
+    assert not Path("nowhere").exists()
+
+
+def test_ctrl_c_leaves_the_model_as_it_was(
+    launch: Any, fitted: Path, iris: Path, tmp_path: Path, snapshot: Any
+) -> None:
+    shutil.copytree(fitted, tmp_path / "model")
+    write_csv(tmp_path / "long.csv", iris_rows(list(range(103, 140)), NAMES))
+    document = json.loads((tmp_path / "model" / "model.json").read_text())
+    document["config"]["train"]["epochs"] = 100_000
+    document["given"]["train.epochs"] = 100_000
+    (tmp_path / "model" / "model.json").write_text(json.dumps(document))
+    before = snapshot(tmp_path / "model")
+    process: subprocess.Popen[str] = launch("update", "model", "long.csv", "--device", "cpu")
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Read long.csv")  # from here on it learns
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT)  # Python itself may end the second way; shells call both 130
+    assert "Stopped. model is as it was." in err
+    assert snapshot(tmp_path / "model") == before
+
+
+# Predictions
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_predictions_in_a_file(main: Any, model: Path, ending: str) -> None:
+    file = Path(f"predictions.{ending}")
+    status, out, err = main("predict", model, "first.csv", "--top", "2", "--out", file)
+    assert status == 0, err
+    assert f"Written to {file}: 103 predictions" in out
+    rows: list[dict[str, Any]]
+    if ending == "csv":
+        rows = [dict(row) for row in rows_of(file)]
+    elif ending == "parquet":
+        rows = pq.read_table(file).to_pylist()
+    else:
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert list(rows[0]) == ["id", "class", "probability", "distance", "unlike", "class_2", "probability_2"]
+    assert [row["id"] for row in rows] == [row["id"] for row in rows_of(Path("first.csv"))]
+    for row in rows:
+        assert {row["class"], row["class_2"]} == set(NAMES[:2])
+        assert float(row["probability"]) + float(row["probability_2"]) == pytest.approx(1, abs=1e-5)
+        assert float(row["probability"]) >= float(row["probability_2"])
+
+
+def test_predictions_on_the_screen(main: Any, model: Path) -> None:
+    status, out, _ = main("predict", model, "second.csv")
+    assert status == 0
+    assert sum("flower" in line for line in out.splitlines()) == 20
+    assert "The first 20 of 37" in out
+
+
+def test_what_is_unlike_anything_seen(main: Any, model: Path) -> None:
+    """A flower of zero size, and one the size of a house."""
+    rows = [{"features.a": k, "features.b": k, "features.c": k, "features.d": k} for k in (0, 500)]
+    write_csv(Path("strange.csv"), rows)
+    out = main("predict", model, "strange.csv").out
+    assert "Unlike anything seen, so that the class is a guess: 2 of 2" in out
+    main("predict", model, "first.csv", "--out", "p.csv")
+    flags = [row["unlike"] for row in rows_of(Path("p.csv"))[:80]]
+    assert flags.count("true") <= 1  # of the samples that it learnt, 1 %
+
+
+def test_predict_refuses(main: Any, model: Path) -> None:
+    for arguments, says in (
+        (["first.csv", "--out", "p.xlsx"], ".csv, .parquet, .jsonl"),
+        (["nowhere"], "nowhere"),
+        (["."], "has no images in it"),
+    ):
+        status, _, err = main("predict", model, *arguments)
+        assert status == 2
+        assert says in err
+        assert "Traceback" not in err
+
+
+# Evaluation, audit, info
+
+
+def test_evaluate(main: Any, model: Path) -> None:
+    status, out, err = main("evaluate", model, "first.csv", "--out", "e.json")
+    assert status == 0, err
+    assert "on 20 rows of the split 'test'" in out
+    result = json.loads(Path("e.json").read_text())
+    assert result["samples"] == 20
+    assert f"Accuracy {100 * result['accuracy']:.1f} %" in out
+    assert "versicolor" in out
+    assert "on 80 rows of the split 'train'" in main("evaluate", model, "first.csv", "--split", "train").out
+    status, out, _ = main("evaluate", model, "second.csv")
+    assert "Accuracy 0.0 % on 37 rows" in out
+    assert "Labels that the model does not know, counted as wrong: 'virginica' (37)" in out
+    status, _, err = main("evaluate", model, "first.csv", "--split", "tset")
+    assert (status, "There: 'train', 'test', 'later'" in err) == (2, True)
+
+
+def test_audit(main: Any, model: Path) -> None:
+    status, out, _ = main("audit", model)
+    assert status == 0
+    assert sum("flower" in line for line in out.splitlines()) == 20
+    assert "The 20 most doubtful of 80" in out
+    assert main("audit", model, "--out", "audit.csv").status == 0
+    rows = rows_of(Path("audit.csv"))
+    assert len(rows) == 80
+    confidence = [float(row["confidence"]) for row in rows]
+    assert confidence == sorted(confidence)
+    assert main("audit", model, "--out", "audit.html").status == 0
+    assert "<html" in Path("audit.html").read_text()
+    status, _, err = main("audit", model, "--out", "audit.doc")
+    assert (status, ".html" in err) == (2, True)
+
+
+def test_info(main: Any, model: Path) -> None:
+    status, out, _ = main("info", model)
+    assert status == 0
+    assert "pgdr, seed 0, 4 features" in out
+    assert "80 samples in one fit and 0 updates, 2 classes" in out
+    assert "train.epochs=6" in out
+    assert "It keeps " in out
+    for path in model.iterdir():
+        assert path.name in out
