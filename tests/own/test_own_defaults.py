@@ -37,8 +37,9 @@ def test_features_get_an_mlp_and_noise() -> None:
         ({"side": 32}, "resnet18-thin", 32),
         ({"side": 32, "gpu": True, "samples": 300}, "resnet18-thin", 32),
         ({"side": 32, "gpu": True, "samples": 50_000}, "resnet18", 32),
-        ({"side": 96}, "resnet18-thin", 96),
-        ({"side": 640}, "resnet18-thin", 64),
+        ({"side": 48}, "resnet18-thin", 48),
+        ({"side": 640}, "resnet18-thin", 48),
+        ({"side": 96, "gpu": True, "samples": 300}, "resnet18-thin", 96),
         ({"side": 640, "gpu": True, "samples": 50_000}, "resnet18", 128),
     ],
 )
@@ -70,7 +71,11 @@ def test_few_samples_are_seen_more_often_in_smaller_batches(kind: str) -> None:
     assert epochs == sorted(epochs, reverse=True)
     assert batches == sorted(batches)
     assert (epochs[0], epochs[-1]) == (100, 10)
-    assert chosen({"train.batch_size": 8}, samples=10_000)["train.epochs"] < chosen(samples=10_000)["train.epochs"]
+    assert chosen({"train.batch_size": 8}, samples=1_000)["train.epochs"] < chosen(samples=1_000)["train.epochs"]
+
+
+def test_images_on_a_cpu_are_seen_less_often() -> None:
+    assert chosen(samples=600)["train.epochs"] < chosen(samples=600, gpu=True)["train.epochs"]
 
 
 def test_a_memory_has_room_for_every_class() -> None:

@@ -13,12 +13,13 @@ from ipll.errors import ConfigError
 from ipll.own.inputs import kind_of
 from ipll.own.samples import Samples
 
-SMALL, MIDDLE = 16, 96  # pixels: up to here 'small-cnn', up to here images keep their size
-LARGEST = {False: 64, True: 128, "weights": 224}  # larger images become this: on a CPU, on a GPU, with trained weights
+SMALL = 16  # pixels: up to here 'small-cnn'
+KEEP = {False: 48, True: 96}  # pixels: up to here images keep their size, on a CPU, on a GPU
+LARGEST = {False: 48, True: 128, "weights": 224}  # larger images become this: on a CPU, on a GPU, with trained weights
 DIGITS = 32  # grey images up to here are taken for digits, letters and the like
 MANY = 5_000  # samples from which a full ResNet-18 pays on a GPU
 KEPT = {"images": (1_000, 20), "features": (2_000, 40)}  # samples of a memory: so many, or so many of each class
-STEPS = 1_200  # of training in one update, where epochs are within their bounds
+STEPS, STEPS_SLOW = 1_200, 500  # of training in one update, where epochs are within their bounds; of images on a CPU
 EPOCHS = (10, 100)
 RATE = 0.0003  # learning rate of the MLP for each sample of a batch, up to 0.05; four times that can diverge
 TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
@@ -99,7 +100,7 @@ def _images(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
         yield Choice("model.backbone", "small-cnn", f"images of {side} pixels are small")
         yield Choice("train.threads", 1, TOO_SMALL)
     else:
-        size = side if side <= MIDDLE else LARGEST[facts.gpu]
+        size = side if side <= KEEP[facts.gpu] else LARGEST[facts.gpu]
         if facts.gpu and facts.samples >= MANY:
             yield Choice("model.backbone", "resnet18", f"{facts.samples:,} samples, and a GPU")
         else:
@@ -127,7 +128,8 @@ def _each_update(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
         yield Choice("train.lr", min(0.05, round(RATE * batch, 4)), f"for batches of {batch}: larger ones bear more")
     per_epoch = -(-n // batch)
     low, high = EPOCHS
-    epochs = min(max(round(STEPS / per_epoch), low), high)
+    slow = not features and not facts.gpu and facts.side > SMALL
+    epochs = min(max(round((STEPS_SLOW if slow else STEPS) / per_epoch), low), high)
     yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
     fewest, per_class = KEPT[facts.kind]
     size = max(fewest, per_class * facts.classes)
