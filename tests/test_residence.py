@@ -125,7 +125,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_rows(rows: Any, staged: Staged) -> None:
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_rows(rows: Any, threads: int, staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residence, "THREADS", threads)
     assert staged.shape == WHOLE.shape
     assert torch.equal(staged[rows], WHOLE[rows])
     assert torch.equal(hold(WHOLE.numpy(), CPU, "device")[rows], WHOLE[rows])
@@ -144,15 +146,15 @@ def test_an_array_of_any_layout() -> None:
 
 def test_the_next_chunk_is_gathered_while_one_is_worked_on(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another thread, one chunk ahead and no more; a caller that leaves early leaves no thread behind."""
-    gathered, plain, threads = threading.Semaphore(0), Staged._gather, []
+    gathered, plain, threads = threading.Semaphore(0), Staged._copy, []
 
-    def gather(self: Staged, rows: Any, staging: torch.Tensor) -> torch.Tensor:
+    def copy(self: Staged, rows: Any, staged: torch.Tensor) -> None:
         threads.append(threading.current_thread())
-        part = plain(self, rows, staging)
+        plain(self, rows, staged)
         gathered.release()
-        return part
 
-    monkeypatch.setattr(Staged, "_gather", gather)
+    monkeypatch.setattr(residence, "THREADS", 1)
+    monkeypatch.setattr(Staged, "_copy", copy)
     chunks = staged.ahead(staged.split(None, 4))
     for _ in range(2):
         next(chunks)
@@ -165,10 +167,10 @@ def test_the_next_chunk_is_gathered_while_one_is_worked_on(staged: Staged, monke
 
 
 def test_a_failure_to_read_is_not_lost(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Staged, rows: Any, staging: torch.Tensor) -> torch.Tensor:
+    def broken(self: Staged, rows: Any, staged: torch.Tensor) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(Staged, "_gather", broken)
+    monkeypatch.setattr(Staged, "_copy", broken)
     with pytest.raises(OSError, match="the disk is gone"):
         staged[:3]
 

@@ -1,16 +1,17 @@
 """Where samples lie, and how they get to the device.
 
 They lie on the device where they fit, else in host memory or in the file that is mapped into it. From there they travel
-in chunks: while the device is busy with one, a thread gathers the next in pinned memory, from where it is copied on a
-stream of its own. The thread touches no CUDA, so that a step can be captured at the same time.
+in chunks: while the device is busy with one, threads gather the next in pinned memory, from where it is copied on a
+stream of its own. The threads touch no CUDA, so that a step can be captured at the same time.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 
 SHARE = 0.5  # of the free memory may be taken by samples; the rest is for training
+THREADS = min(8, os.cpu_count() or 1)  # that gather samples; one copies a few GB a second
 BLOCK = 2**28  # bytes that are read at a time when samples are loaded
 HOST = torch.device("cpu")
 
@@ -138,34 +140,38 @@ class Staged(Samples):
         if not chunks:
             return
         room, n, dtype = max(map(len, chunks)), len(self.own), _dtype(self.own)
-        wanted = [rows.numpy() for rows in torch.split(torch.cat([*chunks]).cpu(), [len(rows) for rows in chunks])]
+        on_host = torch.split(torch.cat([*chunks]).cpu(), [len(rows) for rows in chunks])
+        wanted = [rows[rows < n].numpy() for rows in on_host]
         pinned = self.device.type == "cuda"
-        staging = [torch.empty((room, *self.shape[1:]), dtype=dtype, pin_memory=pinned) for _ in range(2)]
+        buffers = [torch.empty((room, *self.shape[1:]), dtype=dtype, pin_memory=pinned) for _ in range(2)]
+        staged = [buffers[number % 2][: len(rows)] for number, rows in enumerate(wanted)]
         arrival = torch.empty((room + len(self.kept), *self.shape[1:]), dtype=dtype, device=self.device)
         arrival[room:] = self.kept
         copies = SideCopies(self.device) if pinned else Copies()
         copies.arrival_is_free()
-        with ThreadPoolExecutor(1) as thread:
-            gathered = thread.submit(self._gather, wanted[0], staging[0])
+        with ThreadPoolExecutor(THREADS) as threads:
+            gathering = self._gather(threads, wanted[0], staged[0])
             for number, rows in enumerate(chunks):
-                staged = gathered.result()
-                copies.copy(number % 2, staged, arrival[: len(staged)])
+                for part in gathering:
+                    part.result()
+                copies.copy(number % 2, staged[number], arrival[: len(staged[number])])
                 own = rows < n
                 samples = arrival[torch.where(own, own.cumsum(0) - 1, rows - n + room)]
                 copies.arrival_is_free()
-                if number + 1 < len(chunks):
-                    following = (number + 1) % 2
-                    copies.wait(following)
-                    gathered = thread.submit(self._gather, wanted[number + 1], staging[following])
+                following = number + 1
+                if following < len(chunks):
+                    copies.wait(following % 2)
+                    gathering = self._gather(threads, wanted[following], staged[following])
                 yield samples
 
-    def _gather(self, rows: Ints, staging: Tensor) -> Tensor:
-        """Copies the rows that lie on the host, in their order, to the front of a buffer -> that part of it."""
-        rows = rows[rows < len(self.own)]
-        staged = staging[: len(rows)]
+    def _gather(self, threads: Executor, rows: Ints, staged: Tensor) -> list[Future[None]]:
+        """Lets all threads copy these rows to a buffer, each a part of them."""
+        parts = zip(np.array_split(rows, THREADS), torch.tensor_split(staged, THREADS), strict=True)
+        return [threads.submit(self._copy, *part) for part in parts]
+
+    def _copy(self, rows: Ints, staged: Tensor) -> None:
         into: Any = staged.numpy()
         np.take(self.own.array, self.own.rows[rows], axis=0, out=into, mode="clip")  # 'raise' would copy twice
-        return staged
 
 
 class Copies:
