@@ -25,7 +25,13 @@ import ipll
 from ipll.learner import Position
 from ipll.results.progress import Silent
 
-TIMINGS = {"wall_seconds", "seconds_per_epoch", "samples_per_second", "peak_memory_bytes"}
+TIMINGS = {
+    "wall_seconds",
+    "seconds_per_epoch",
+    "median_seconds_per_epoch_per_task",
+    "samples_per_second",
+    "peak_memory_bytes",
+}
 STEPS = 24  # reports of progress in a quick run
 Launch = Callable[..., subprocess.Popen[str]]
 
@@ -42,6 +48,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     newest = numbers(folder / "checkpoint")[-1]
     meta = json.loads((folder / "checkpoint" / f"{newest:06d}.json").read_text())["meta"]
     spent = meta.pop("spent")
+    assert len(meta.pop("typical")) == len(result["median_seconds_per_epoch_per_task"])
     return {
         "result": {key: value for key, value in result.items() if key not in TIMINGS},
         "metrics": (folder / "metrics.jsonl").read_text(),

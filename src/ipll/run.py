@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -174,6 +175,7 @@ class Execution:
         )  # fmt: skip
         self.observer = Observer(source, stream, device, config.data.residence)
         self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
+        self.typical: list[float | None] = []  # median seconds of an epoch, of each task that is done
         self.position = Position(0)
         self.within = False  # does the position lie inside a task?
         if found:
@@ -197,10 +199,14 @@ class Execution:
     def _learn(self, t: int, asked: list[int]) -> None:
         task = self._task(t)
         self.tick = time.monotonic()
+        took: list[float] = []  # seconds of each whole epoch
+        begun = None if self.within and self.position.step else self.spent["train_seconds"]
         for position in self.learner.fit(task, self.position if self.within else None):
             self.position, self.within = position, True
             if position.step == 0:  # an epoch has ended
                 self._count_training()
+                took += [] if begun is None else [self.spent["train_seconds"] - begun]
+                begun = self.spent["train_seconds"]
                 self.spent["epochs"] += 1
                 self.spent["samples"] += self.learner.steps * self.learner.batch_size
                 self._record(self.observer.after_epoch(self.learner, position))
@@ -215,6 +221,7 @@ class Execution:
         record = self.observer.after_task(self.learner)
         self._record(record)
         self.reporter.task(record)
+        self.typical.append(statistics.median(took) if took else None)
         self.position, self.within = Position(t + 1), False
         self._keep()
 
@@ -238,6 +245,7 @@ class Execution:
                 "within": self.within,
                 "observer": self.observer.state,
                 "spent": self.spent,
+                "typical": self.typical,
             }
             self.folder.save_checkpoint(self.learner.tensors(), meta)
             self.kept = time.monotonic()
@@ -245,6 +253,7 @@ class Execution:
     def _restore(self, found: Checkpoint) -> None:
         self.position, self.within = Position(*found.meta["position"]), found.meta["within"]
         self.observer.state, self.spent = found.meta["observer"], found.meta["spent"]
+        self.typical = found.meta["typical"]
         if self.position.task < len(self.stream):
             self.learner.restore(found.tensors, self._task(self.position.task), within=self.within)
 
@@ -262,6 +271,7 @@ class Execution:
             "environment": describe(self.device),
             "residence": self.observer.state["tasks"][-1].get("residence"),
             "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
+            "median_seconds_per_epoch_per_task": self.typical,
             "samples_per_second": self.spent["samples"] / train_seconds,
             "peak_memory_bytes": peak_memory(self.device),
             "wall_seconds": self._wall_seconds(),

@@ -12,7 +12,14 @@ import pytest
 from ipll import plugins
 
 TINY = {"train.epochs": 2, "stream.tasks": 2, "train.steps_per_epoch": 2, "train.batch_size": 32}
-TIMINGS = {"wall_seconds", "seconds_per_epoch", "samples_per_second", "peak_memory_bytes", "environment"}
+TIMINGS = {
+    "wall_seconds",
+    "seconds_per_epoch",
+    "median_seconds_per_epoch_per_task",
+    "samples_per_second",
+    "peak_memory_bytes",
+    "environment",
+}
 
 
 @pytest.fixture(scope="session")
