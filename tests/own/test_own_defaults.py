@@ -106,7 +106,7 @@ def test_what_a_user_sets_is_never_touched() -> None:
     assert (config.preset, config.data.source, config.seed) == ("own", "own", 3)
     assert config.prototypes.fallback is False
     again = choose_again(config, facts._replace(samples=50_000, classes=90), given)
-    assert {choice.setting for choice in again} == {"train.batch_size"}
+    assert {choice.setting for choice in again} == {"train.batch_size", "train.lr"}
     assert reconfigure(config, again).train.epochs == 7
 
 

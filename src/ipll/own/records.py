@@ -91,7 +91,7 @@ class Records:
         problems = Problems(samples.source, samples.word)
         for name, row in zip(ids, samples.rows.tolist(), strict=True):
             if name in known:
-                when = "fit" if known[name] == 1 else f"update {known[name] - 1}"
+                when = "fit" if known[name] == 1 else f"update {known[name]} (the fit is 1)"
                 problems.add([row], f"id '{name}' was learnt before, in the model's {when}", SEEN_BEFORE)
         problems.stop()
 
