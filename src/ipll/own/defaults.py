@@ -22,7 +22,8 @@ KEPT = {"images": (1_000, 20), "features": (2_000, 40)}  # samples of a memory: 
 STEPS, STEPS_SLOW = 1_200, 500  # of training in one update, where epochs are within their bounds; of images on a CPU
 EPOCHS = (10, 100)
 # Learning rate for each sample of a batch, and the highest. For features four times that can diverge. The thin ResNet
-# that learnt 600 small photographs of 5 classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1.
+# that learnt 600 small photographs of 5 classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1
+# (results/own/photographs.json).
 RATES = {"images": (0.001, 0.1), "features": (0.0003, 0.05)}
 TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
 LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
