@@ -104,3 +104,8 @@ def test_one_class_and_look_alikes(refused: Refused) -> None:
 )
 def test_faults(refused: Refused, arguments: tuple[Any, ...], said: str) -> None:
     assert said in refused(from_arrays, *arguments)
+
+
+def test_rows_of_booleans_of_different_lengths_are_refused() -> None:
+    with pytest.raises(DataError, match="rows of 1 to 2 booleans"):
+        from_arrays(np.zeros((2, 3)), [[True], [True, False]], classes=["a", "b"])

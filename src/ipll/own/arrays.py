@@ -95,6 +95,9 @@ def _sets(y: Any, classes: Iterable[object] | None, n: int, problems: Problems) 
     y = y if isinstance(y, np.ndarray) else list(y)
     _check_length("y", len(y), n)
     if isinstance(y, np.ndarray) or all(isinstance(one, list) and one and _all_bool(one) for one in y):
+        widths = {len(one) for one in y}
+        if len(widths) > 1:
+            raise DataError(f"y has rows of {min(widths)} to {max(widths)} booleans. Give one for each class in each row.")
         names, candidates = _matrix(np.asarray(y), known)
     else:
         names, candidates = _lists(y, known, problems)
