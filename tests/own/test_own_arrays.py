@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from ipll.errors import DataError
 from ipll.own import from_arrays
 
 Refused = Callable[..., str]

@@ -97,7 +97,7 @@ def _sets(y: Any, classes: Iterable[object] | None, n: int, problems: Problems) 
     if isinstance(y, np.ndarray) or all(isinstance(one, list) and one and _all_bool(one) for one in y):
         widths = {len(one) for one in y}
         if len(widths) > 1:
-            raise DataError(f"y has rows of {min(widths)} to {max(widths)} booleans. Give one for each class in each row.")
+            raise DataError(f"y has rows of {min(widths)} to {max(widths)} booleans. Give each row one for each class.")
         names, candidates = _matrix(np.asarray(y), known)
     else:
         names, candidates = _lists(y, known, problems)
