@@ -323,8 +323,7 @@ def test_ctrl_c_leaves_the_model_as_it_was(
     shutil.copytree(fitted, tmp_path / "model")
     write_csv(tmp_path / "long.csv", iris_rows(list(range(103, 140)), NAMES))
     document = json.loads((tmp_path / "model" / "model.json").read_text())
-    document["config"]["train"]["epochs"] = 100_000
-    document["given"]["train.epochs"] = 100_000
+    document["config"]["train"]["epochs"] = document["given"]["train.epochs"] = 100_000
     (tmp_path / "model" / "model.json").write_text(json.dumps(document))
     before = snapshot(tmp_path / "model")
     process: subprocess.Popen[str] = launch("update", "model", "long.csv", "--device", "cpu")
@@ -337,7 +336,27 @@ def test_ctrl_c_leaves_the_model_as_it_was(
         _, err = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT)  # Python itself may end the second way; shells call both 130
     assert "Stopped. model is as it was." in err
-    assert snapshot(tmp_path / "model") == before
+    after = snapshot(tmp_path / "model")
+    assert {name: content for name, content in after.items() if not name.startswith(".pending")} == before
+    assert ("goes on from here" in err) == any(name.startswith(".pending") for name in after)
+
+
+def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Path, tmp_path: Path) -> None:
+    write_csv(tmp_path / "table.csv", iris_rows(list(range(0, 150, 3)), NAMES))
+    quickly = ("--set", "train.epochs=500", "--set", "train.checkpoint_seconds=0.2")
+    command = ("fit", "table.csv", "--out", "model", *quickly, "--device", "cpu")
+    with launch(*command) as process:
+        while process.poll() is None and not list(tmp_path.glob("model/.pending/*.json")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert "There is no model yet. The same command goes on from here." in err
+    assert (tmp_path / "model" / ".pending").is_dir()
+    with launch(*command) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "The model is in model." in out
+    assert not (tmp_path / "model" / ".pending").exists()
 
 
 # Predictions

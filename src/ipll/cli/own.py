@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import warnings
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ipll.own.model import Model
 
 LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
+PENDING = ".pending"  # within the model's folder: checkpoints of a fit or update, until it is done
 TrainTable = Annotated[
     Path | None,
     typer.Argument(
@@ -79,7 +81,7 @@ def fit(
     from ipll.own.model import Model
     from ipll.own.progress import LiveProgress
 
-    with _interruptible("Nothing was written."):
+    with _interruptible("There is no model yet."):
         model = Model.fit(
             given.train,
             method=method,
@@ -89,6 +91,7 @@ def fit(
             min_class_samples=min_class_samples,
             skip_bad=skip_bad,
             reporter=LiveProgress(err_console),
+            pending=out / PENDING,
         )
     _check_free(out, overwrite)  # again: it may have taken long
     _save(model, out)
@@ -113,7 +116,13 @@ def update(
         given = read_given(table, Reading(votes, min_votes, skip_bad), update=True)
         _tell(given)
         with _interruptible(f"{folder} is as it was."):
-            model = before.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
+            model = before.update(
+                given.train,
+                device=device,
+                skip_bad=skip_bad,
+                reporter=LiveProgress(err_console),
+                pending=folder / PENDING,
+            )
         _save(model, folder)
     _summarise(model, before, folder, given, device, skip_bad)
     _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
@@ -161,15 +170,17 @@ def _interruptible(outcome: str) -> Iterator[None]:
         warnings.showwarning = lambda message, *_rest, **_more: warn([f"Warning: {message}"])
         try:
             yield
-        except (KeyboardInterrupt, Interrupted) as stop:
-            number = stop.signal if isinstance(stop, Interrupted) else signal.SIGINT
-            raise Interrupted(f"Stopped. {outcome}", signal=number) from None
+        except Interrupted as stop:
+            raise Interrupted(f"Stopped. {outcome} The same command goes on from here.", signal=stop.signal) from None
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped. {outcome}", signal=signal.SIGINT) from None
 
 
 def _save(model: Model, folder: Path) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
     with stop_requests(listen=True):
         model.save(folder)
+        shutil.rmtree(folder / PENDING, ignore_errors=True)
 
 
 def _tell(given: Given) -> None:

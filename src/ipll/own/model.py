@@ -23,6 +23,7 @@ from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
+from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.progress import OwnReporter, Silent
 from ipll.own.records import Records
@@ -68,11 +69,12 @@ class Model:
     def fit(
         cls, samples: Samples, *, method: str = "pgdr", seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
-        reporter: OwnReporter | None = None,
+        reporter: OwnReporter | None = None, pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> a new model of these samples.
 
         `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
+        `pending` is a folder for checkpoints: where training is stopped, the same call goes on with it.
         """
         check(min_class_samples >= 1, "min_class_samples", "be at least 1", min_class_samples)
         load_plugins()
@@ -92,12 +94,13 @@ class Model:
             centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(), updates=0,
             temperature=1.0, far=0.0,
         )  # fmt: skip
-        return new._learn(samples, where, reporter)
+        return new._learn(samples, where, reporter, pending)
 
     def update(
-        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: OwnReporter | None = None
-    ) -> Model:
-        """-> the model after one more batch of samples, which may bring new classes."""
+        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: OwnReporter | None = None,
+        pending: str | Path | None = None,
+    ) -> Model:  # fmt: skip
+        """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`."""
         where = find_device(device)
         samples = matched(samples, self.kind, self.shape, self.feature_names)
         if self.kind == "images":
@@ -109,14 +112,16 @@ class Model:
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         latest = {choice.setting: choice for choice in (*self.chosen, *chosen)}
-        return replace(self, config=config, chosen=tuple(latest.values()))._learn(samples, where, reporter)
+        return replace(self, config=config, chosen=tuple(latest.values()))._learn(samples, where, reporter, pending)
 
     def _names_with(self, samples: Samples) -> tuple[str, ...]:
         """-> the model's classes, then those that these samples bring as a candidate."""
         arriving = (samples.names[k] for k in np.flatnonzero(samples.candidates.any(0)).tolist())
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
-    def _learn(self, samples: Samples, device: torch.device, reporter: OwnReporter | None) -> Model:
+    def _learn(
+        self, samples: Samples, device: torch.device, reporter: OwnReporter | None, folder: str | Path | None
+    ) -> Model:
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
@@ -144,7 +149,11 @@ class Model:
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
                 learner.restore(tensors, task, within=False)
-            outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent())
+            pending = None
+            if folder is not None:
+                key = key_of(self.config, self.tensors, task, records)
+                pending = Pending(Path(folder), key, self.config.train.checkpoint_seconds)
+            outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent(), pending)
         counts = np.bincount(outcome.records.label, minlength=len(names))
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
         return replace(

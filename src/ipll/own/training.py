@@ -15,6 +15,7 @@ from ipll.engine.state import load_tensors, part_of
 from ipll.errors import Interrupted
 from ipll.learner import Learner
 from ipll.own.inputs import Array
+from ipll.own.pending import Pending
 from ipll.own.prediction import class_scores, fit_temperature
 from ipll.own.progress import OwnReporter
 from ipll.own.records import Records
@@ -35,23 +36,29 @@ class Outcome(NamedTuple):
     far: float
 
 
-def train(learner: Learner, task: Task, records: Records, centres: Tensor, reporter: OwnReporter) -> Outcome:
+def train(
+    learner: Learner, task: Task, records: Records, centres: Tensor, reporter: OwnReporter, pending: Pending | None
+) -> Outcome:
     """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
 
-    SIGINT and SIGTERM stop it after the current step, with Interrupted.
+    SIGINT and SIGTERM stop it after the current step, with Interrupted. What is `pending` is gone on with.
     """
     update, epochs = task.index + 1, learner.config.train.epochs
     title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
     with stop_requests(listen=True) as asked:
         reporter.begin(title, epochs)
         try:
-            for position in learner.fit(task):
-                if asked:
-                    raise Interrupted("Stopped. Nothing was written: the model is as it was.", signal=asked[0])
+            records, start = pending.restore(learner, task, records) if pending else (records, None)
+            for position in learner.fit(task, start):
                 if position.step == 0 and position.phase == learner.phases - 1:
                     before, records = records, settle(learner, records, update, position.epoch)
                     changed = int((before.label != records.label).sum())
                     reporter.epoch(position.epoch, changed, float(records.confidence[task.ids].mean()))
+                if pending and (asked or pending.due()):
+                    pending.keep(learner, records, position)
+                if asked:
+                    again = " The same command goes on from here." if pending else ""
+                    raise Interrupted(f"Stopped. No model was changed.{again}", signal=asked[0])
         finally:
             reporter.end()
     records = settle(learner, records, update, epochs)  # a retention's correction may have the last word

@@ -1,0 +1,100 @@
+"""A fit or an update that is stopped, and gone on with by the same call."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+
+from ipll.errors import Interrupted
+from ipll.own import Model, Samples, from_arrays
+from ipll.own.progress import Silent
+
+X, Y = load_iris(return_X_y=True)
+EPOCHS = {"train.epochs": 6, "train.batch_size": 16}
+
+
+def batch(t: int) -> Samples:
+    rows = np.arange(t, len(X), 2)
+    sets = [sorted({int(Y[i]), int(i) % 3}) for i in rows]
+    return from_arrays(X[rows], sets, ids=[f"{t}:{i}" for i in rows])
+
+
+class StopAfter(Silent):
+    """Sends this process a signal at the end of an epoch."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.seen = epochs, []  # type: tuple[int, list[int]]
+
+    def epoch(self, done: int, changed: int, confidence: float) -> None:
+        self.seen.append(done)
+        if done == self.epochs:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def assert_same(left: Model, right: Model) -> None:
+    assert left.tensors.keys() == right.tensors.keys()
+    for name, tensor in left.tensors.items():
+        assert torch.equal(tensor, right.tensors[name]), name
+    for name, column in vars(left.records).items():
+        assert np.array_equal(column, getattr(right.records, name)), name
+    assert (left.temperature, left.far) == (right.temperature, right.far)
+
+
+def fit(**more: Any) -> Model:
+    return Model.fit(batch(0), device="cpu", settings=EPOCHS, **more)
+
+
+@pytest.fixture(scope="module")
+def first() -> Model:
+    return fit()
+
+
+@pytest.mark.parametrize("method", ["pgdr", "proden+ancl", "pgdr/robust"])
+def test_a_fit_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+    whole = fit(method=method)
+    for epochs in (2, 5):  # stopped twice
+        with pytest.raises(Interrupted, match="The same command goes on"):
+            fit(method=method, pending=tmp_path / "p", reporter=StopAfter(epochs))
+    rest = StopAfter(0)
+    assert_same(fit(method=method, pending=tmp_path / "p", reporter=rest), whole)
+    assert rest.seen == [6]
+
+
+def test_an_update_goes_on_to_the_same_bits(first: Model, tmp_path: Path) -> None:
+    whole = first.update(batch(1), device="cpu")
+    with pytest.raises(Interrupted):
+        first.update(batch(1), device="cpu", pending=tmp_path, reporter=StopAfter(3))
+    assert_same(first.update(batch(1), device="cpu", pending=tmp_path), whole)
+
+
+def test_what_belongs_to_other_samples_or_settings_is_not_gone_on_with(first: Model, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fit(pending=tmp_path / "p", reporter=StopAfter(3))
+    other = from_arrays(X[::2] + 0.01, [sorted({int(Y[i]), int(i) % 3}) for i in range(0, len(X), 2)])
+    seen = StopAfter(0)
+    Model.fit(other, device="cpu", settings=EPOCHS, pending=tmp_path / "p", reporter=seen)
+    assert seen.seen == [1, 2, 3, 4, 5, 6]
+    assert not (tmp_path / "p").exists()
+
+
+def test_checkpoints_are_kept_as_often_as_the_settings_say(tmp_path: Path) -> None:
+    """As after a crash: nothing was caught, and the last checkpoint is gone on with."""
+
+    class Crash(Silent):
+        def epoch(self, done: int, changed: int, confidence: float) -> None:
+            if done == 4:
+                raise RuntimeError("the machine is gone")
+
+    settings = EPOCHS | {"train.checkpoint_seconds": 0}
+    with pytest.raises(RuntimeError):
+        Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / "p", reporter=Crash())
+    rest = StopAfter(0)
+    Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / "p", reporter=rest)
+    assert rest.seen[0] == 4
