@@ -42,13 +42,21 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     """Processes that use the same lock file wait for each other; the last one leaves no file behind."""
     while True:
         with lock(path, wait=True) as file:
-            if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+            if not _is_still(path, file):
                 continue  # the one before us has removed the file that we waited for
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+def _is_still(path: Path, file: IO[str]) -> bool:
+    """Is the open file the one that lies at `path` now?"""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
