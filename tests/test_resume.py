@@ -24,14 +24,8 @@ from safetensors.torch import load_file
 import ipll
 from ipll.learner import Position
 from ipll.results.progress import Silent
+from timings import TIMINGS
 
-TIMINGS = {
-    "wall_seconds",
-    "seconds_per_epoch",
-    "median_seconds_per_epoch_per_task",
-    "samples_per_second",
-    "peak_memory_bytes",
-}
 STEPS = 24  # reports of progress in a quick run
 Launch = Callable[..., subprocess.Popen[str]]
 

@@ -21,15 +21,9 @@ from ipll.data.sources import load_source
 from ipll.evaluation import metrics
 from ipll.results.progress import Silent
 from ipll.run import Execution
+from timings import TIMINGS
 
 CPU = torch.device("cpu")
-TIMINGS = {
-    "wall_seconds",
-    "seconds_per_epoch",
-    "median_seconds_per_epoch_per_task",
-    "samples_per_second",
-    "peak_memory_bytes",
-}
 FIELDS = TIMINGS | {
     "config", "method", "preset", "seed", "epochs", "environment",
     "average_incremental_accuracy", "last_accuracy",

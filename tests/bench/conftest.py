@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 
 from ipll import plugins
+from timings import TIMINGS
 
 TINY = {"train.epochs": 2, "stream.tasks": 2, "train.steps_per_epoch": 2, "train.batch_size": 32}
-TIMINGS = {
-    "wall_seconds",
-    "seconds_per_epoch",
-    "median_seconds_per_epoch_per_task",
-    "samples_per_second",
-    "peak_memory_bytes",
-    "environment",
-}
+UNLIKE = TIMINGS | {"environment"}
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +40,7 @@ def outcome() -> Callable[[Path], dict[str, Any]]:
 
     def read(folder: Path) -> dict[str, Any]:
         result = json.loads((folder / "result.json").read_text())
-        return {key: value for key, value in result.items() if key not in TIMINGS}
+        return {key: value for key, value in result.items() if key not in UNLIKE}
 
     return read
 

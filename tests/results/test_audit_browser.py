@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 from audits import make_model
 from browser import Browser, chromium
+from page_checks import CONTRAST, check_structure, focus
 from pages import ATTACKS
 from sklearn.datasets import load_digits
-from test_report_browser import CONTRAST, focus
 
 from ipll.own import from_arrays
 from ipll.own.audit import audit_table, write_audit
@@ -255,12 +254,7 @@ def test_the_keyboard_goes_through_the_whole_page_and_is_always_seen(browser: Br
 
 def test_it_has_landmarks_labels_and_headings_in_order(browser: Browser, page: Path) -> None:
     browser.open(page)
-    for landmark in ("header", "nav", "main", "footer", "h1"):
-        assert browser.evaluate(f"document.querySelectorAll('{landmark}').length") == 1
-    levels = browser.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))")
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert browser.evaluate("[...document.querySelectorAll('select, input')].every((e) => e.labels.length)")
-    assert browser.evaluate("[...document.querySelectorAll('th')].every((e) => e.scope)")
+    check_structure(browser)
     assert browser.evaluate("document.querySelectorAll('figure:has(svg.chart) details.data table').length") == 2
 
 

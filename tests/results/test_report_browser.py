@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from browser import Browser, chromium
+from page_checks import CONTRAST, check_structure, focus
 from pages import ATTACKS, make_run
 
 import ipll
@@ -89,15 +89,6 @@ def enlarge(run: Path, out: Path, method: str, seed: int) -> Path:
     images = rng.integers(0, 256, (len(samples), 3, 64, 64), dtype=np.uint8)
     np.savez_compressed(out / "gallery.npz", images=images, samples=np.array(json.dumps(samples)))
     return out
-
-
-def focus(browser: Browser, selector: str) -> None:
-    """Moves the focus with the Tab key alone."""
-    for _ in range(200):
-        browser.press("Tab")
-        if browser.evaluate(f"document.activeElement.matches({json.dumps(selector)})"):
-            return
-    pytest.fail(f"{selector} cannot be reached by keyboard")
 
 
 def test_a_page_asks_for_nothing_and_reports_no_error(browser: Browser, page: Path) -> None:
@@ -213,41 +204,13 @@ def test_the_keyboard_goes_through_the_whole_page_and_is_always_seen(browser: Br
 
 def test_it_has_landmarks_labels_and_headings_in_order(browser: Browser, page: Path) -> None:
     browser.open(page)
-    for landmark in ("header", "nav", "main", "footer", "h1"):
-        assert browser.evaluate(f"document.querySelectorAll('{landmark}').length") == 1
-    levels = browser.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))")
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert browser.evaluate("[...document.querySelectorAll('select, input')].every((e) => e.labels.length)")
-    assert browser.evaluate("[...document.querySelectorAll('th')].every((e) => e.scope)")
+    check_structure(browser)
     charts = "[...document.querySelectorAll('figure:has(svg.chart), .pair > div:has(svg.chart)')]"
     assert browser.evaluate(f"{charts}.length") >= 9
     assert browser.evaluate(
         f"{charts}.every((e) => e.querySelector('details.data table') || e.closest('.triple')"
         ".nextElementSibling.matches('details.data'))"
     )
-
-
-CONTRAST = """(() => {
-  const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const light = (c) => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const ground = (e) => {
-    for (; e; e = e.parentElement) {
-      const c = parse(getComputedStyle(e).backgroundColor);
-      if (c.length < 4 || c[3] > 0) return c;
-    }
-  };
-  const poor = [];
-  for (const e of document.querySelectorAll('body *')) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-    if (!own || !e.checkVisibility() || e.closest('script, svg .middle.value, title, desc')) continue;
-    const style = getComputedStyle(e);
-    const pair = [parse(e.closest('svg') ? style.fill : style.color), ground(e)].map(light).sort((a, b) => b - a);
-    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
-    if (ratio < 4.5) poor.push(`${e.tagName} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`);
-  }
-  return [getComputedStyle(document.body).backgroundColor, poor.slice(0, 5)];
-})()"""
 
 
 @pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 27)")])

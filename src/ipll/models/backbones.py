@@ -120,9 +120,8 @@ class MLP(Backbone):
 
     Layer norm, not batch norm: it treats each sample alone. A batch may then be as small as one sample, on which batch
     norm fails; the strong view's noise is no part of what the weak view is normalised by; there are no running
-    statistics that follow the newest task; and an outlier in a column cannot blow up a step. In accuracy the two are
-    within a point or two of each other. The last layer is linear: features cut off at zero (ReLU) separate prototypes
-    less well, by 11 points on 20 classes of 20 synthetic features.
+    statistics that follow the newest task; and an outlier in a column cannot blow up a step. The last layer
+    is linear: features cut off at zero (ReLU) separate prototypes less well.
     """
 
     takes = "features"

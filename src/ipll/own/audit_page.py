@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ipll.results.charts import shorten
+from ipll.results.pages import render_page
 from ipll.results.report_data import NONE, Row
 from ipll.results.report_drawings import share_bars
 
@@ -69,13 +66,9 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
     data = _columns(table)
     columns = _shown(table)
     one = pc.sum(pc.equal(pc.list_value_length(table["candidates"]), 1)).as_py() or 0
-    script = resources.files("ipll.results").joinpath("templates/audit.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=PackageLoader("ipll.results"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     shown = SOME.format(capped=", the most doubtful of them" if capped else "") if pictures else NO_PICTURES
-    return environment.get_template("audit.html.j2").render(
+    return render_page(
+        "audit",
         heading=f"{_count(len(table), 'sample')} in {_count(len(by_update.names), 'update')}",
         headline=_headline(settled, late, known, agrees, one),
         bands=BANDS,
@@ -91,8 +84,6 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
         notes=_notes(columns) | {"Privacy": PRIVACY.format(pictures=shown)},
         footer=footer,
         data=_json(data | {"pictures": pictures or None, "doubtful": round(DOUBTFUL * 10_000)}),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ipll.engine.files import write_text
 from ipll.errors import RunError
 from ipll.method import method_table
 from ipll.results import charts, report_data, report_gallery, report_read, report_runs
+from ipll.results.pages import render_page
 from ipll.results.report_data import Group
 
 AVERAGE = "average_per_task"  # the average incremental accuracy up to each task
@@ -81,13 +77,9 @@ def render(
         [report_data.flat(group.runs[0].result["config"]) | {"seed": group.seeds} for group in groups]
     )
     environments = report_data.by_column([report_data.flat(run.result["environment"]) for run in runs])
-    script = resources.files("ipll.results").joinpath("templates/report.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=PackageLoader("ipll.results"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": report_data.percent, "with_spread": report_data.with_spread}
-    page = environment.get_template("report.html.j2").render(
+    page = render_page(
+        "report",
+        {"percent": report_data.percent, "with_spread": report_data.with_spread},
         groups=groups,
         runs=runs,
         warnings=warnings,
@@ -107,8 +99,6 @@ def render(
         environment=environments,
         one_environment=all(len(set(cells)) == 1 for _, cells in environments),
         timings=report_data.timings(runs),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     return page, warnings
 
