@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from throughput import FEW, WAYS, Bench, noise
+from training import DEFAULT, FEW, WAYS, Bench, noise
 
 from ipll.component import Draw, Phase
 from ipll.data.source import Source
@@ -69,7 +69,7 @@ def main() -> None:
     names = options.methods or [n for n in method_table() if canonical(n) == n and "/" not in n]
     names = list(dict.fromkeys(["pgdr", *names]))
     gpu = device.type == "cuda"
-    way: dict[str, Any] = WAYS["compiled + graphs"] if gpu else WAYS["eager float32"] | FEW
+    way: dict[str, Any] = WAYS[DEFAULT] if gpu else WAYS["eager float32"] | FEW
     rows: dict[str, dict[str, float]] = {}
     report: dict[str, Any] = {"environment": describe(device), "methods": rows}
     with arithmetic(deterministic=False, device=device):

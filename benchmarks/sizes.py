@@ -1,7 +1,7 @@
 """The part of throughput.py that compares sizes of images, and samples on the device with samples in host memory.
 
 Each size takes the place of a data set of the paper, with that one's preset: 32 x 32 of CIFAR-100, 64 x 64 of
-Tiny-ImageNet, 224 x 224 of CUB-200, with its ImageNet-style stem. A row is one learner, compiled and captured on a GPU.
+Tiny-ImageNet, 224 x 224 of CUB-200, with its ImageNet-style stem. A row is one learner, captured on a GPU.
 On a CPU a small network takes a few steps, to see that it works.
 """
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from training import SHAPES, WAYS, Bench, noise
+from training import DEFAULT, SHAPES, WAYS, Bench, noise
 
 Row = dict[str, Any]
 FEWER = {"train.steps_per_epoch": 3, "train.batch_size": 4, "memory.size": 20, "model.backbone": "small-cnn"}
@@ -24,7 +24,7 @@ def measure_sizes(sizes: list[int], residences: list[str], epochs: int, device: 
         source = noise(device, size)
         for residence in residences:
             gpu = device.type == "cuda"
-            settings = WAYS["compiled + graphs"] if gpu else WAYS["eager float32"] | FEWER
+            settings = WAYS[DEFAULT] if gpu else WAYS["eager float32"] | FEWER
             if gpu:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()

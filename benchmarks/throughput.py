@@ -3,7 +3,8 @@
     python benchmarks/throughput.py --out throughput.json
     python benchmarks/throughput.py --sizes 32 64 224 --residence device host --out sizes.json
 
-Four ways in one run: eager float32, eager bf16, compiled, compiled and captured as CUDA graphs. A sample is two trained
+Five ways in one run: eager float32, eager bf16, compiled, compiled and captured as CUDA graphs, and captured with our
+own kernels instead of a compiler's, which is the default. A sample is two trained
 views and one of the teacher, all freshly augmented. Images are noise: the arithmetic does not care. On a CPU only the
 first way runs, with few steps.
 
@@ -28,7 +29,7 @@ from typing import Any
 import torch
 from sizes import measure_sizes, ratios, table
 from torch.utils.flop_counter import FlopCounterMode
-from training import FEW, SHAPES, WAYS, Bench, noise
+from training import DEFAULT, FEW, SHAPES, WAYS, Bench, noise
 
 from ipll.component import Draw, Phase
 from ipll.data.loader import draws, training_rows
@@ -67,7 +68,7 @@ def parts_of_a_step(bench: Bench) -> dict[str, float]:
     ctx, size = learner.ctx, learner.config.train.batch_size
     phase: Phase = ctx.phase
     order = learner.memory.order(training_rows(ctx), size, ctx.generator("bench"))
-    draw: Draw = next(iter(draws(ctx, phase, order, 0)))
+    draw: Draw = next(draws(ctx, phase, order, 0, 0))
     network, views = phase.network, torch.cat([draw.views["weak"], draw.views["strong"]])
     weights = list(network.parameters())
     targets = torch.full((len(views), ctx.capacity), 1 / ctx.capacity, device=device)
@@ -157,7 +158,7 @@ def main() -> None:
     device = find_device(options.device)
     if options.first_step:
         with arithmetic(deterministic=False, device=device):
-            Bench(noise(device), "pgdr", WAYS["compiled + graphs"], 1, device).prepare(1)
+            Bench(noise(device), "pgdr", WAYS[DEFAULT], 1, device).prepare(1)
         print(time.time() - float(os.environ["IPLL_BENCH_START"]))
         return
     gpu = device.type == "cuda"

@@ -18,7 +18,9 @@ WAYS = {
     "eager bf16": {"train.precision": "bf16", "train.compile": "off", "train.graphs": "off"},
     "compiled": {"train.precision": "bf16", "train.compile": "on", "train.graphs": "off"},
     "compiled + graphs": {"train.precision": "bf16", "train.compile": "on", "train.graphs": "on"},
+    "kernels + graphs": {"train.precision": "bf16", "train.compile": "auto", "train.graphs": "on"},
 }
+DEFAULT = "kernels + graphs"  # what 'auto' everywhere comes to on a GPU
 WARM_EPOCHS = 2
 FEW = {"train.steps_per_epoch": 1, "train.batch_size": 16, "memory.size": 100}  # on a CPU, to see that it works
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ipll.classifier.members import Classifier
-from ipll.component import Context, Phase
+from ipll.component import Context, Draw, Phase
 from ipll.config import Config
 from ipll.data.feature_views import make_views
-from ipll.data.loader import draws, training_rows
+from ipll.data.loader import begun, draws, training_rows
 from ipll.data.residence import Samples
 from ipll.data.stream import Task
 from ipll.engine.compiler import compile_networks
@@ -86,7 +86,7 @@ class Learner(Stepper):
             part.build(ctx)
         if compiled:
             ctx.chunk = train.batch_size  # the shape that the teacher sees too
-            compile_networks(self)
+            compile_networks(self, every=train.compile == "on")
         self.stepping = Replay(ctx.device) if graphs else Plain()
         self.joint_views = train.joint_views
         self.sums = {}
@@ -123,6 +123,7 @@ class Learner(Stepper):
         if start.epoch == start.step == 0:
             self.sums = {}
         self.stepping.begin(partial(self.take_step, phase))
+        upcoming = self._draws(phase, rows, start.epoch, start.step)
         for epoch in range(start.epoch, train.epochs):
             first = start.step if epoch == start.epoch else 0
             ctx.epoch = epoch
@@ -133,13 +134,12 @@ class Learner(Stepper):
                 for total in self.sums.values():
                     total.zero_()
             phase.network.train()
-            order = self.memory.order(rows, train.batch_size, ctx.generator("order", ctx.task, phase.name, epoch))
-            order = order[: train.steps_per_epoch or None]
-            self.steps, self.batch_size = order.shape
             stage = self.stages(phase)
-            for step, draw in enumerate(draws(ctx, phase, order, first), first):
+            for step, draw in enumerate(upcoming, first):
                 self.stepping(draw, stage)
                 yield Position(ctx.task, start.phase, epoch, step + 1)
+            if epoch + 1 < train.epochs:  # the device makes its views while the losses of this one are read
+                upcoming = begun(self._draws(phase, rows, epoch + 1, 0))
             for part in phase.parts:
                 part.end_epoch()
             ctx.forget_features()
@@ -147,6 +147,13 @@ class Learner(Stepper):
             yield Position(ctx.task, start.phase, epoch + 1)
         if main and train.momentum_buffers == "carried":
             self._carried = self.update.momenta()
+
+    def _draws(self, phase: Phase, rows: Tensor, epoch: int, first: int) -> Iterator[Draw]:
+        ctx, train = self.ctx, self.config.train
+        order = self.memory.order(rows, train.batch_size, ctx.generator("order", ctx.task, phase.name, epoch))
+        order = order[: train.steps_per_epoch or None]
+        self.steps, self.batch_size = order.shape
+        return draws(ctx, phase, order, epoch, first)
 
     def losses(self) -> dict[str, float]:
         """The terms of the loss, as means over the steps of the current epoch."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ipll.component import Context, Draw, Phase
 
+T = TypeVar("T")
+
 CHUNK = 8192  # samples whose views are made at once, at most
 CHUNK_VALUES = 2**27  # and values of a view: 512 MiB, 891 images of 224 x 224
 
 
-def draws(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Draw]:
+def draws(ctx: Context, phase: Phase, order: Tensor, epoch: int, first: int) -> Iterator[Draw]:
     """What is drawn for the steps of an epoch from `first` on; `order` [steps, b] holds rows of the pool.
 
     Each chunk of steps has a generator of its own, keyed by its place in the run: how many steps a chunk has is part of
@@ -25,7 +29,7 @@ def draws(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Dra
     chunks = torch.split(order, steps)[first // steps :]
     ahead = ctx.pool.samples.ahead([rows.flatten() for rows in chunks])
     for chunk, (rows, samples) in enumerate(zip(chunks, ahead, strict=True), first // steps):
-        generator = ctx.generator("views", ctx.task, phase.name, ctx.epoch, chunk)
+        generator = ctx.generator("views", ctx.task, phase.name, epoch, chunk)
         views = {"weak": ctx.views.weak(samples, generator)}
         if "strong" in names or any("strong view" in part.needs for part in phase.parts):
             views["strong"] = ctx.views.strong(samples, generator)
@@ -36,6 +40,11 @@ def draws(ctx: Context, phase: Phase, order: Tensor, first: int) -> Iterator[Dra
                 part.inputs(draw, generator)
             if chunk * steps + step >= first:
                 yield draw
+
+
+def begun(items: Iterator[T]) -> Iterator[T]:
+    """The same, with the first one made now."""
+    return chain(list(islice(items, 1)), items)
 
 
 def chunk_steps(shape: Sequence[int], batch: int) -> int:

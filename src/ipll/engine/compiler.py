@@ -20,11 +20,14 @@ def compiled(function: Callable[..., T]) -> Callable[..., T]:
     return torch.compile(function, dynamic=False, backend=BACKEND)
 
 
-def compile_networks(module: nn.Module) -> None:
-    """Compiles every network inside `module`. Classes yet to come are there and masked: new ones change nothing."""
+def compile_networks(module: nn.Module, *, every: bool) -> None:
+    """Compiles the networks inside `module`; not those whose layers have kernels of their own, unless `every` one.
+
+    Classes yet to come are there and masked: new ones change nothing.
+    """
     import torch._dynamo  # slow to import, and not needed without a compiler
 
     torch._dynamo.config.recompile_limit = VARIANTS
     for part in module.modules():
-        if isinstance(part, Network):
+        if isinstance(part, Network) and (every or not part.fuses()):
             part.compile(dynamic=False, backend=BACKEND)

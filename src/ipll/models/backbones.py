@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ipll.models.norm import ConvNorm, Norm, conv_norm
 from ipll.registry import Registry
 
 
@@ -54,34 +55,34 @@ class BasicBlock(nn.Module):
 
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = conv3x3(fan_in, fan_out, stride), nn.BatchNorm2d(fan_out)
-        self.conv2, self.norm2 = conv3x3(fan_out, fan_out), nn.BatchNorm2d(fan_out)
+        self.conv1, self.norm1 = conv3x3(fan_in, fan_out, stride), Norm(fan_out)
+        self.conv2, self.norm2 = conv3x3(fan_out, fan_out), Norm(fan_out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or fan_in != fan_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(fan_in, fan_out, kernel_size=1, stride=stride, bias=False), nn.BatchNorm2d(fan_out)
+            self.shortcut = ConvNorm(
+                nn.Conv2d(fan_in, fan_out, kernel_size=1, stride=stride, bias=False), Norm(fan_out, relu=False)
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        out = torch.relu(self.norm1(self.conv1(x)))
-        return torch.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+        out = conv_norm(self.conv1, self.norm1, x)
+        return conv_norm(self.conv2, self.norm2, out, self.shortcut(x))
 
 
-def small_stem(channels: int, width: int) -> nn.Sequential:
+def small_stem(channels: int, width: int) -> ConvNorm:
     """For small images: 3x3, stride 1, no max-pool."""
-    return nn.Sequential(conv3x3(channels, width), nn.BatchNorm2d(width), nn.ReLU())
+    return ConvNorm(conv3x3(channels, width), Norm(width))
 
 
-def imagenet_stem(channels: int, width: int) -> nn.Sequential:
+def imagenet_stem(channels: int, width: int) -> ConvNorm:
     """For images of 224 x 224 and the like: 7x7 of stride 2, 3x3 max-pool of stride 2."""
     conv = nn.Conv2d(channels, width, kernel_size=7, stride=2, padding=3, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
+    return ConvNorm(conv, Norm(width), nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
 
 
 class ResNet18(Backbone):
     """ResNet-18, widths `width` to 8 `width`. With ImageNet's stem it computes what torchvision's resnet18 does."""
 
-    def __init__(self, channels: int, width: int, stem: Callable[[int, int], nn.Sequential] = small_stem) -> None:
+    def __init__(self, channels: int, width: int, stem: Callable[[int, int], ConvNorm] = small_stem) -> None:
         super().__init__()
         self.dim = 8 * width
         self.stem = stem(channels, width)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipll.models.backbones import BACKBONES, Backbone, build_backbone
+from ipll.models.norm import Norm, can_fuse
 from ipll.models.pretrained import load_weights, pin
 from ipll.rng import key, torch_generator
 from ipll.settings import check, check_choice, setting
@@ -129,6 +130,11 @@ class Network(nn.Module):
         self.head = HEADS[config.head](self.dim, capacity)
         self.projection = _projection(self.dim, config.projection, seed) if project else None
         self.width = config.projection if project else 0  # of the embedding
+
+    def fuses(self) -> bool:
+        """Do its layers have kernels of their own, where it is now? They are faster than what a compiler makes."""
+        here = self.head.weight.device
+        return can_fuse(here) and any(isinstance(module, Norm) for module in self.backbone.modules())
 
     def forward(self, x: Tensor) -> Output:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):

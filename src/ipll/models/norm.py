@@ -1,0 +1,64 @@
+"""A convolution, batch norm, a residual to add and ReLU: what a ResNet is made of, in one piece."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+
+@cache
+def can_fuse(device: torch.device) -> bool:
+    """Are there kernels for it (fused.py)? Triton comes with PyTorch's CUDA builds for Linux."""
+    if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class Norm(nn.BatchNorm2d):
+    """relu(norm(x) + residual), or without `relu`, norm(x) + residual.
+
+    On a GPU it takes as few passes over memory as there can be, unless a compiler is at work, which has its own way.
+    """
+
+    def __init__(self, channels: int, *, relu: bool = True) -> None:
+        super().__init__(channels)
+        self.relu = relu
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if self.fuses(x):
+            from ipll.models.fused import norm_relu  # needs Triton
+
+            return norm_relu(self, x, residual, relu=self.relu)
+        y = super().forward(x)
+        if residual is not None:
+            y = y + residual
+        return torch.relu(y) if self.relu else y
+
+    def fuses(self, x: Tensor) -> bool:
+        """Is there a kernel for it? There is none for a gradient without training."""
+        wanted = self.training or not torch.is_grad_enabled()
+        return wanted and not torch.compiler.is_compiling() and can_fuse(x.device)
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution without a bias and its Norm, and whatever else comes behind them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = conv_norm(self[0], self[1], x)
+        for module in list(self)[2:]:
+            y = module(y)
+        return y
+
+
+def conv_norm(conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """norm(conv(x), residual)."""
+    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(norm, Norm)
+    if not norm.training and norm.fuses(x) and torch.is_autocast_enabled("cuda"):
+        from ipll.models.fused import folded  # needs Triton
+
+        return folded(conv, norm, x, residual, relu=norm.relu, dtype=torch.get_autocast_dtype("cuda"))
+    return norm(conv(x), residual)  # type: ignore[no-any-return]
