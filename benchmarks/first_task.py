@@ -36,6 +36,10 @@ def learn(source: Source, preset: str, text: str, common: list[str], seed: int, 
     stream = Stream.build(source, config.stream, seed)
     truth = stream.arrival[source.train_labels]
     later = np.flatnonzero((truth < stream.seen(0)) & (stream.task > 0))
+    if not len(later):
+        raise SystemExit(
+            f"stream.blurry is {config.stream.blurry}: no sample of the first classes comes later to judge by"
+        )
     begun = time.perf_counter()
     with cpu_threads(config.train.threads), arithmetic(deterministic=config.train.deterministic, device=device):
         learner = Learner(
@@ -46,7 +50,7 @@ def learn(source: Source, preset: str, text: str, common: list[str], seed: int, 
         for _ in learner.fit(task):
             pass
         predicted = learner.predict(torch.from_numpy(source.train_samples[later]))
-        pool = learner.ctx.pool
+        pool, losses = learner.ctx.pool, learner.losses()
         settled = pool.p[: pool.incoming].argmax(dim=1).cpu().numpy()
     seconds = time.perf_counter() - begun
 
@@ -61,6 +65,7 @@ def learn(source: Source, preset: str, text: str, common: list[str], seed: int, 
         "accuracy": share(predicted.classes),
         "linear_accuracy": share(predicted.linear),
         "pseudo_label_accuracy": 100 * float((settled == truth[task.ids]).mean()),
+        "last_epoch_losses": losses,
         "seconds": seconds,
     }
 
