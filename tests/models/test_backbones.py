@@ -48,7 +48,11 @@ def test_resnet18_keeps_small_images_large() -> None:
     backbone = build("resnet18-thin")
     assert isinstance(backbone, ResNet18)
     assert backbone.stem(torch.rand(1, 3, 32, 32)).shape[-2:] == (32, 32)
-    assert backbone.blocks(backbone.stem(torch.rand(1, 3, 32, 32))).shape[-2:] == (4, 4)
+    sides = []
+    for block in backbone.blocks:
+        block.register_forward_hook(lambda block, inputs, outputs: sides.append(outputs[0].shape[-1]))
+    backbone(torch.rand(1, 3, 32, 32))
+    assert sides == [32, 32, 16, 16, 8, 8, 4, 4]
 
 
 @pytest.mark.parametrize("name", list(BACKBONES))

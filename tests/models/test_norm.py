@@ -77,6 +77,23 @@ def test_forward_and_backward_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("device", on_gpu)
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("used", [(True, True), (True, False), (False, True)])
+def test_gradients_of_two_readers_add_up(used: tuple[bool, bool], added: bool, device: str) -> None:
+    shape = (5, 48, 7, 6)
+    norm = make(48, device)
+    x = random(shape, device).requires_grad_()
+    residual = random(shape, device).requires_grad_() if added else None
+    inputs = [x, norm.weight, norm.bias, *([residual] if residual is not None else [])]
+    pair = [y for y, use in zip(norm.twice(x, residual), used, strict=True) if use]
+    gradients = [random(shape, device) for _ in pair]
+    found = torch.autograd.grad(pair, inputs, gradients)
+    whole = torch.stack(gradients).sum(dim=0).double()
+    for ours, theirs in zip(found, torch.autograd.grad(reference(norm, x, residual), inputs, whole), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("device", on_gpu)
 def test_running_statistics_are_batch_norms(device: str) -> None:
     ours = make(64, device)
     theirs = nn.BatchNorm2d(64).to(device)
@@ -179,4 +196,4 @@ def test_a_convolution_and_its_norm(device: str) -> None:
         expected = pair[1](pair[0](x))
         torch.testing.assert_close(pair(x), nn.functional.max_pool2d(expected, 2))
         expected = pair[1](pair[0](x), residual)
-        torch.testing.assert_close(conv_norm(pair[0], pair[1], x, residual), expected)
+        torch.testing.assert_close(conv_norm(pair[0], pair[1], x, residual)[0], expected)

@@ -63,9 +63,10 @@ class BasicBlock(nn.Module):
                 nn.Conv2d(fan_in, fan_out, kernel_size=1, stride=stride, bias=False), Norm(fan_out, relu=False)
             )
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = conv_norm(self.conv1, self.norm1, x)
-        return conv_norm(self.conv2, self.norm2, out, self.shortcut(x))
+    def forward(self, x: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
+        """x goes in and out twice (see Norm.twice): once for the convolution, once for the shortcut."""
+        out, _ = conv_norm(self.conv1, self.norm1, x)
+        return conv_norm(self.conv2, self.norm2, out, self.shortcut(again))
 
 
 def small_stem(channels: int, width: int) -> ConvNorm:
@@ -87,15 +88,17 @@ class ResNet18(Backbone):
         self.dim = 8 * width
         self.stem = stem(channels, width)
         widths = (width, width, 2 * width, 4 * width, 8 * width)
-        blocks: list[nn.Module] = []
+        blocks: list[BasicBlock] = []
         for fan_in, fan_out in pairwise(widths):
             blocks += [BasicBlock(fan_in, fan_out, stride=fan_out // fan_in), BasicBlock(fan_out, fan_out, stride=1)]
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = nn.ModuleList(blocks)
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.blocks(self.stem(x))
-        return features.mean((2, 3))
+        both = self.stem.twice(x)
+        for block in self.blocks:
+            both = block(*both)
+        return both[0].mean((2, 3))
 
 
 class SmallCNN(Backbone):

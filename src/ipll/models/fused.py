@@ -22,7 +22,7 @@ from torch import Tensor, nn
 WIDTH = 64  # channels of a tile
 SUMMING = {"bytes": 256, "warps": 8, "programs": 128}  # rows times bytes of a value; programs: of all channels
 WRITING = {"bytes": 128, "warps": 4, "programs": 512}
-STAGES = 3  # tiles that are on their way at once; of three tensors they take 96 KiB of shared memory
+STAGES = 3  # tiles that are on their way at once; they take at most 96 KiB of shared memory, which all cards have
 
 
 @triton.jit
@@ -116,11 +116,14 @@ def _apply(
 
 @triton.jit
 def _gradient_sums(
-    x, y, dy, dz, partial, weight, bias, mean, rstd, rows,
-    CHANNELS: tl.constexpr, PARTS: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr, STAGES: tl.constexpr,
+    x, y, dy, again, dz, partial, weight, bias, mean, rstd, rows,
+    CHANNELS: tl.constexpr, PARTS: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, TWICE: tl.constexpr,
+    KEEP: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dz, the gradient before ReLU, and of dz times the normalised x. The residual's gradient is dz."""
+    """Sums of dz, the gradient before ReLU, and of dz times the normalised x; dz is kept for who needs it again.
+
+    TWICE: y had two readers, and its gradient comes in two parts.
+    """
     part = tl.program_id(0)
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     m, s = tl.load(mean + c)[None, :], tl.load(rstd + c)[None, :]
@@ -134,12 +137,15 @@ def _gradient_sums(
         inside = r < rows - start
         value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
         gradient = tl.load(dy + here, mask=inside, other=0.0).to(tl.float32)
+        if TWICE:
+            gradient += tl.load(again + here, mask=inside, other=0.0).to(tl.float32)
         if RELU:
             if RESIDUAL:
                 gradient = tl.where(tl.load(y + here, mask=inside, other=0.0) > 0, gradient, 0.0)
-                tl.store(dz + here, gradient.to(dz.dtype.element_ty), mask=inside)
             else:
                 gradient = tl.where(value * scale + offset > 0, gradient, 0.0)
+        if KEEP:
+            tl.store(dz + here, gradient.to(dz.dtype.element_ty), mask=inside)
         first += gradient
         second += gradient * (value - m)
     tl.store(partial + part * CHANNELS + c, tl.sum(first, axis=0))
@@ -202,7 +208,7 @@ class _Training(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, relu: bool
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         summing, sizes = _programs(x, SUMMING)
         partial = weight.new_empty((2, summing[0], x.shape[1]))
         rows, parts, added = x.numel() // x.shape[1], summing[0], residual is not None
@@ -214,45 +220,52 @@ class _Training(torch.autograd.Function):
             norm.num_batches_tracked, rows, norm.momentum, norm.eps, PARTS=parts, RESIDUAL=added, RELU=relu, **sizes,
         )  # fmt: skip
         ctx.save_for_backward(x, y if relu and added else None, weight, bias, mean, rstd)
+        ctx.set_materialize_grads(False)
         ctx.relu, ctx.added = relu, added
-        return y
+        return y, y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *both: Tensor | None) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
-        dy = dy.contiguous(memory_format=torch.channels_last)
-        dz = dy if y is None else torch.empty_like(dy)
-        summing, sizes = _programs(x, SUMMING)
+        dy, again = (
+            [part.contiguous(memory_format=torch.channels_last) for part in both if part is not None] + [None]
+        )[:2]
+        assert dy is not None
+        twice = again is not None
+        keep = twice or y is not None
+        dz = torch.empty_like(dy) if keep else dy
+        summing, sizes = _programs(x, SUMMING | {"bytes": 128} if twice else SUMMING)  # smaller tiles of more tensors
         partial = weight.new_empty((2, summing[0], x.shape[1]))
         rows, parts = x.numel() // x.shape[1], summing[0]
         _gradient_sums[summing](
-            x, y, dy, dz, partial, weight, bias, mean, rstd, rows, PARTS=parts, RESIDUAL=ctx.added, RELU=ctx.relu,
-            STAGES=STAGES, **sizes,
+            x, y, dy, again, dz, partial, weight, bias, mean, rstd, rows, PARTS=parts, RESIDUAL=ctx.added,
+            RELU=ctx.relu, TWICE=twice, KEEP=keep, STAGES=STAGES, **sizes,
         )  # fmt: skip
         dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         writing, sizes = _programs(x, WRITING)
         _gradient[writing](
             x, dz, dx, partial, weight, bias, mean, rstd, dweight, dbias, rows, PARTS=parts,
-            MASK=ctx.relu and not ctx.added, **sizes,
+            MASK=ctx.relu and not keep, **sizes,
         )  # fmt: skip
         return dx, dz if ctx.added else None, dweight, dbias, None, None
 
 
-def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, *, relu: bool) -> Tensor:
-    """relu(norm(x) + residual): by the batch's statistics in training, else by the running ones, without a gradient."""
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, *, relu: bool) -> tuple[Tensor, Tensor]:
+    """relu(norm(x) + residual), twice: by the batch's statistics in training, else by the running ones, without a
+    gradient."""
     x = x.contiguous(memory_format=torch.channels_last)
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
     if norm.training:
-        trained: Tensor = _Training.apply(x, residual, norm.weight, norm.bias, norm, relu)
-        return trained
+        both: tuple[Tensor, Tensor] = _Training.apply(x, residual, norm.weight, norm.bias, norm, relu)
+        return both
     y = torch.empty_like(x)
     programs, sizes = _programs(x, WRITING)
     _apply[programs](
         x, residual, y, norm.weight, norm.bias, norm.running_mean, norm.running_var, x.numel() // x.shape[1], norm.eps,
         RESIDUAL=residual is not None, RELU=relu, **sizes,
     )  # fmt: skip
-    return y
+    return y, y
 
 
 def folded(

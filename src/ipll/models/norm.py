@@ -28,6 +28,11 @@ class Norm(nn.BatchNorm2d):
         self.relu = relu
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.twice(x, residual)[0]
+
+    def twice(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """-> the same tensor twice, for two readers: their gradients come back apart, and a kernel that reads them
+        anyway adds them up."""
         if self.fuses(x):
             from ipll.models.fused import norm_relu  # needs Triton
 
@@ -35,7 +40,8 @@ class Norm(nn.BatchNorm2d):
         y = super().forward(x)
         if residual is not None:
             y = y + residual
-        return torch.relu(y) if self.relu else y
+        y = torch.relu(y) if self.relu else y
+        return y, y
 
     def fuses(self, x: Tensor) -> bool:
         """Is there a kernel for it? There is none for a gradient without training."""
@@ -47,18 +53,22 @@ class ConvNorm(nn.Sequential):
     """A convolution without a bias and its Norm, and whatever else comes behind them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = conv_norm(self[0], self[1], x)
+        return self.twice(x)[0]
+
+    def twice(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        both = conv_norm(self[0], self[1], x)
         for module in list(self)[2:]:
-            y = module(y)
-        return y
+            both = (module(both[0]),) * 2
+        return both
 
 
-def conv_norm(conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """norm(conv(x), residual)."""
+def conv_norm(conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """-> norm(conv(x), residual), twice (see Norm.twice)."""
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(norm, Norm)
     if not norm.training and norm.fuses(x) and torch.is_autocast_enabled("cuda"):
         from ipll.models.fused import folded  # needs Triton
 
-        return folded(conv, norm, x, residual, relu=norm.relu, dtype=torch.get_autocast_dtype("cuda"))
-    return norm(conv(x), residual)  # type: ignore[no-any-return]
+        y = folded(conv, norm, x, residual, relu=norm.relu, dtype=torch.get_autocast_dtype("cuda"))
+        return y, y
+    return norm.twice(conv(x), residual)
