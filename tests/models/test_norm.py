@@ -125,6 +125,19 @@ def test_far_from_zero_the_variance_is_not_lost(device: str) -> None:
     torch.testing.assert_close(norm(x).double(), reference(norm, x, None), atol=0.05, rtol=0.01)
 
 
+@pytest.mark.parametrize("device", on_gpu)
+def test_one_value_of_a_channel_has_no_variance(device: str) -> None:
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        make(16, device)(random((1, 16, 1, 1), device))
+
+
+@pytest.mark.parametrize("device", on_gpu)
+def test_float64_stays_exact(device: str) -> None:
+    norm = make(16, device).double()
+    x = random((4, 16, 3, 3), device, torch.float64)
+    torch.testing.assert_close(norm(x), reference(norm, x, None), atol=1e-12, rtol=1e-12)
+
+
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From when it is called, kernels of our own are not used."""

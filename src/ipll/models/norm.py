@@ -44,9 +44,10 @@ class Norm(nn.BatchNorm2d):
         return y, y
 
     def fuses(self, x: Tensor) -> bool:
-        """Is there a kernel for it? There is none for a gradient without training."""
-        wanted = self.training or not torch.is_grad_enabled()
-        return wanted and not torch.compiler.is_compiling() and can_fuse(x.device)
+        """Is there a kernel for it? There is none for a gradient without training, for float64 (they compute in
+        float32), and for a single value of each channel, of which PyTorch says that it has no variance."""
+        wanted = (self.training or not torch.is_grad_enabled()) and not torch.compiler.is_compiling()
+        return wanted and can_fuse(x.device) and x.itemsize <= 4 and x.numel() > x.shape[1]
 
 
 class ConvNorm(nn.Sequential):
