@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ import torch
 from safetensors.torch import load_file
 
 import ipll
+from ipll.engine import checkpoint
 from ipll.learner import Position
+from ipll.results.folder import RunFolder
 from ipll.results.progress import Silent
 from timings import TIMINGS
 
@@ -252,6 +255,40 @@ DAMAGES = [
     "record foreign",
     "record bare",
 ]
+
+
+def test_a_checkpoint_is_written_while_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds what was there when it was asked for, and the caller does not wait for the disk."""
+    go_on, written = threading.Event(), checkpoint.save_file
+    monkeypatch.setattr(checkpoint, "save_file", lambda *args: (go_on.wait(10), written(*args)))
+    folder = RunFolder.create(tmp_path / "run")
+    weight, meta = torch.ones(3), {"tasks": [1]}
+    folder.save_checkpoint({"weight": weight}, meta)
+    weight.zero_()
+    meta["tasks"].append(2)
+    assert checkpoint.load_latest(folder.path / "checkpoint") is None
+    go_on.set()
+    folder.settle()
+    found = checkpoint.load_latest(folder.path / "checkpoint")
+    assert found is not None
+    assert torch.equal(found.tensors["weight"], torch.ones(3))
+    assert found.meta["tasks"] == [1]
+    folder.close()
+
+
+@pytest.mark.parametrize("asked", ["settle", "save_checkpoint", "finish"])
+def test_what_the_disk_refuses_is_said(asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    folder = RunFolder.create(tmp_path / "run")
+    folder.save_checkpoint({}, {})
+    arguments = {"settle": (), "save_checkpoint": ({}, {}), "finish": ({},)}[asked]
+    with pytest.raises(ipll.DataError, match=r"cannot write .*000001.safetensors: No space left on device"):
+        getattr(folder, asked)(*arguments)
+    assert not (folder.path / "result.json").exists()
+    folder.close()
 
 
 @pytest.mark.parametrize("how", DAMAGES)

@@ -217,6 +217,7 @@ class Execution:
                 self._keep()
                 self.tick = time.monotonic()
             if asked and self.folder:
+                self.folder.settle()
                 raise Interrupted(f"Stopped. Resume with: ipll resume {self.folder.path}", signal=asked[0])
         record = self.observer.after_task(self.learner)
         self._record(record)

@@ -24,13 +24,22 @@ class Checkpoint(NamedTuple):
 
 
 def save(folder: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    write(folder, copy(tensors, meta))
+
+
+def copy(tensors: dict[str, Tensor], meta: dict[str, Any]) -> Checkpoint:
+    """-> what does not change any more, whatever becomes of these."""
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return Checkpoint(copies, json.loads(json.dumps(meta)))
+
+
+def write(folder: Path, checkpoint: Checkpoint) -> None:
     """Writes the next checkpoint, then removes all but the last two."""
     folder.mkdir(exist_ok=True)
     number = max(_numbers(folder), default=0) + 1
     file = folder / f"{number:06d}.safetensors"
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomically(file, lambda temporary: save_file(copies, temporary))
-    write_json(folder / f"{number:06d}.json", {"sha256": sha256_of(file), "meta": meta})
+    write_atomically(file, lambda temporary: save_file(checkpoint.tensors, temporary))
+    write_json(folder / f"{number:06d}.json", {"sha256": sha256_of(file), "meta": checkpoint.meta})
     for old in folder.iterdir():
         if not any(old.name.startswith(f"{kept:06d}.") for kept in range(number, number - KEPT, -1)):
             old.unlink(missing_ok=True)

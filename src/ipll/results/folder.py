@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = _lock(path)
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool = False) -> RunFolder:
@@ -60,8 +63,17 @@ class RunFolder:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def save_checkpoint(self, tensors: dict[str, Any], meta: dict[str, Any]) -> None:
+        """Copies it now and writes it while the caller goes on; the last one must be on the disk by then."""
         lines = _lines(self.path / "metrics.jsonl")
-        checkpoint.save(self.path / "checkpoint", tensors, meta | {"metrics_lines": len(lines)})
+        copied = checkpoint.copy(tensors, meta | {"metrics_lines": len(lines)})
+        self.settle()
+        self._writing = self._writer.submit(checkpoint.write, self.path / "checkpoint", copied)
+
+    def settle(self) -> None:
+        """Waits until the last checkpoint is on the disk, and says what the disk refused."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
 
     def load_checkpoint(self) -> checkpoint.Checkpoint | None:
         """The newest whole checkpoint; metrics written after it are cut, since those steps will be done again."""
@@ -75,9 +87,11 @@ class RunFolder:
         write_atomically(self.path / "gallery.npz", lambda temporary: _save_gallery(temporary, gallery, images))
 
     def finish(self, result: dict[str, Any]) -> None:
+        self.settle()
         write_json(self.path / "result.json", result)
 
     def close(self) -> None:
+        self._writer.shutdown()
         self._lock.close()
 
 
