@@ -50,7 +50,7 @@ def learn(source: Source, preset: str, text: str, common: list[str], seed: int, 
         for _ in learner.fit(task):
             pass
         predicted = learner.predict(torch.from_numpy(source.train_samples[later]))
-        pool, losses = learner.ctx.pool, learner.losses()
+        pool, losses = learner.ctx.pool, learner.losses
         settled = pool.p[: pool.incoming].argmax(dim=1).cpu().numpy()
     seconds = time.perf_counter() - begun
 

@@ -23,7 +23,7 @@ from ipll.data.loader import begun, draws, training_rows
 from ipll.data.residence import Samples
 from ipll.data.stream import Task
 from ipll.engine.compiler import compile_networks
-from ipll.engine.device import channels_last, use_bf16, use_compile, use_graphs
+from ipll.engine.device import channels_last, later, use_bf16, use_compile, use_graphs
 from ipll.engine.replay import Plain, Replay
 from ipll.engine.state import copy_state, load_tensors, part_of
 from ipll.errors import RunError
@@ -90,6 +90,7 @@ class Learner(Stepper):
         self.stepping = Replay(ctx.device) if graphs else Plain()
         self.joint_views = train.joint_views
         self.sums = {}
+        self.losses: dict[str, float] = {}  # the terms, as means over the steps of the last whole epoch
         self.steps = self.batch_size = 0  # of the current epoch
         self.phases = 1  # of the current task
         self._restored: dict[int, Tensor] = {}  # momenta with which a resumed phase goes on
@@ -138,11 +139,13 @@ class Learner(Stepper):
             for step, draw in enumerate(upcoming, first):
                 self.stepping(draw, stage)
                 yield Position(ctx.task, start.phase, epoch, step + 1)
+            read = later(torch.stack(list(self.sums.values())))
             if epoch + 1 < train.epochs:  # the device makes its views while the losses of this one are read
                 upcoming = begun(self._draws(phase, rows, epoch + 1, 0))
             for part in phase.parts:
                 part.end_epoch()
             ctx.forget_features()
+            self.losses = {name: total / self.steps for name, total in zip(self.sums, read(), strict=True)}
             self._check_losses(epoch)
             yield Position(ctx.task, start.phase, epoch + 1)
         if main and train.momentum_buffers == "carried":
@@ -155,13 +158,8 @@ class Learner(Stepper):
         self.steps, self.batch_size = order.shape
         return draws(ctx, phase, order, epoch, first)
 
-    def losses(self) -> dict[str, float]:
-        """The terms of the loss, as means over the steps of the current epoch."""
-        sums = torch.stack(list(self.sums.values())).tolist()  # one wait for the device
-        return {name: total / self.steps for name, total in zip(self.sums, sums, strict=True)}
-
     def _check_losses(self, epoch: int) -> None:
-        if not math.isfinite(self.losses()["total"]):
+        if not math.isfinite(self.losses["total"]):
             raise RunError(
                 f"training diverged: the loss of task {self.ctx.task + 1}, epoch {epoch + 1} is not finite. "
                 f"Try a smaller learning rate (--set train.lr={self.config.train.lr / 10:g})."

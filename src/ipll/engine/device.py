@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import ipll
 from ipll.errors import ConfigError
@@ -78,6 +78,23 @@ def channels_last(network: T) -> T:
         if weight.ndim == 4:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return network
+
+
+def later(tensor: Tensor) -> Callable[[], list[float]]:
+    """Asks for the values of a tensor [n] -> a function that waits for them, and for nothing asked for since."""
+    if tensor.device.type != "cuda":
+        return tensor.tolist
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    on_host.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def wait() -> list[float]:
+        copied.synchronize()
+        values: list[float] = on_host.tolist()
+        return values
+
+    return wait
 
 
 @contextmanager

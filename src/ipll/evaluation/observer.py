@@ -59,7 +59,7 @@ class Observer:
             self._class_prior(learner, position.epoch)
         if position.epoch == 1 and position.phase == learner.phases - 1:
             self.state["first_right"] = _pack(self._right(learner))
-        losses = learner.losses()
+        losses = dict(learner.losses)
         return {
             "kind": "epoch",
             "task": position.task,
