@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import ipll
+from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.method import method_table
+from ipll.results import progress
 from ipll.results.progress import LiveProgress
+from ipll.run import slow_notices
 
 COMMANDS = ("run", "resume", "demo", "stream", "augment", "methods", "datasets", "prepare", "report", "bench", "figure")
 OWN_DATA = ("fit", "update", "predict", "evaluate", "audit", "info")
@@ -310,11 +314,37 @@ def test_progress_on_a_terminal(quick: dict[str, Any]) -> None:
     screen = io.StringIO()
     result = ipll.run("digits", reporter=LiveProgress(Console(file=screen, force_terminal=True, width=120)), **quick)
     last = [line for line in re.split(r"[\r\n]", plain(screen.getvalue())) if "task" in line][-1]
-    assert "pgdr · task 3/3 · epoch 2/2" in last
+    assert "pgdr · task 3/3 · prototypes, memory and test" in last
+    assert "pgdr · task 3/3 · epoch 2/2" in plain(screen.getvalue())
     so_far = sum(result.accuracy_per_task[:2]) / 2  # when the last epoch was over, two tasks had been measured
     assert f"accuracy {so_far:.1f}" in last
     assert "100 %" in last
     assert re.search(r"\d+:\d\d left", last)
+
+
+def test_progress_without_a_terminal_is_not_silent_for_long(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "QUIET", 0)
+    log = io.StringIO()
+    ipll.run("digits", reporter=LiveProgress(Console(file=log, width=60)), **quick)
+    lines = log.getvalue().splitlines()
+    assert "pgdr: task 1/3, epoch 2/2" in lines
+    assert lines[-2] == "pgdr: task 3/3, prototypes, memory and test"
+    assert lines[-1].startswith("pgdr: task 3/3, 10 classes seen, accuracy ")
+
+
+def test_a_large_network_on_a_cpu_says_how_to_look_quickly(quick: dict[str, Any]) -> None:
+    """And what it says is no secret to a run: the notes reach whoever follows it."""
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert "--set data.per_class=5" in slow_notices(resolve("cifar100"), cpu)[0]
+    assert slow_notices(resolve("cifar100"), gpu) == []
+    assert slow_notices(resolve("digits"), cpu) == []
+    assert slow_notices(resolve("cifar100", overrides={"data.per_class": 5}), cpu) == []
+    log, settings = io.StringIO(), {"model.backbone": "resnet18", "stream.tasks": 1, "train.steps_per_epoch": 1}
+    with pytest.raises(ipll.IpllError):  # diverges, but not before it has begun
+        ipll.run("digits", reporter=LiveProgress(Console(file=log)), **(quick | settings | {"train.lr": 1e30}))
+    assert log.getvalue().startswith("Note: resnet18 on a CPU takes days.")
 
 
 def test_a_long_line_of_progress_is_one_line(quick: dict[str, Any]) -> None:

@@ -417,3 +417,19 @@ def test_mistakes_in_values_are_value_errors() -> None:
 def test_diverging_training_is_named(quick: dict[str, Any]) -> None:
     with pytest.raises(ipll.RunError, match=r"diverged.*task 1, epoch .*train\.lr="):
         ipll.run("digits", **quick | {"train.lr": 1e30})
+
+
+def test_a_quick_run_on_a_few_samples_of_each_class(quick: dict[str, Any]) -> None:
+    source = load_source("digits")
+    few = source.limited(5)
+    for labels, all_labels, samples, all_samples in (
+        (few.train_labels, source.train_labels, few.train_samples, source.train_samples),
+        (few.test_labels, source.test_labels, few.test_samples, source.test_samples),
+    ):
+        assert np.bincount(labels).tolist() == [5] * 10
+        first = np.flatnonzero(all_labels == 3)[:5]
+        assert np.array_equal(samples[labels == 3], all_samples[first])
+    assert source.limited(0) is source
+    assert len(source.limited(10**6).train_labels) == len(source.train_labels)
+    result = ipll.run("digits", **(quick | {"data.per_class": 5, "memory.size": 20}))
+    assert np.sum(result["confusion"]) == 50

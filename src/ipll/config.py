@@ -35,6 +35,7 @@ OWN = "own"  # preset and source of people's own data
 class DataConfig:
     source: str = setting("digits", "the data set; `ipll datasets` lists them")
     size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own")
+    per_class: int = setting(0, "at most so many samples of each class, of training and test, for quick runs; 0: all")
     residence: str = setting("auto", "where a task's samples lie: 'device', 'host', or 'auto': as they fit")
 
     def __post_init__(self) -> None:
@@ -42,6 +43,7 @@ class DataConfig:
         if self.source != OWN:
             SOURCES[self.source]
         check(self.size >= 0, "data.size", "not be negative", self.size)
+        check(self.per_class >= 0, "data.per_class", "not be negative", self.per_class)
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,11 @@ def packaged_layers(preset: str, method: str, base: Mapping[str, Any] | None = N
         layer = tomllib.loads(resources.files("ipll").joinpath(f"presets/{preset}.toml").read_text())
         layer.pop("doc")
     else:
+        if preset in SOURCES:
+            raise ConfigError(
+                f"'{preset}' is a data set, and a run needs a preset: name one that suits it, such as cub200, "
+                f"and add --set data.source={preset}."
+            )
         raise ConfigError(f"unknown preset '{preset}'.{suggest(preset, preset_names())}")
     entry = method_entry(method)
     special = entry.get(f"@{preset}", {})

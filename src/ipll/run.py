@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ipll.config import Config, resolve
+from ipll.config import Config, DataConfig, resolve
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
@@ -81,7 +81,7 @@ def run_config(
             raise ConfigError("TensorBoard's events go into the run's folder: name one with out=...")
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
-    source = load_source(config.data.source, Path(data_root) if data_root else None, config.data.size)
+    source = load_data(config.data, data_root)
     stream = Stream.build(source, config.stream, config.seed)
     check_against(config, source)
     folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
@@ -115,10 +115,27 @@ def resume(
             raise DataError(
                 f"{folder.path}: stream.npz is not the stream of config.toml. Start again with --overwrite."
             )
-        source = load_source(config.data.source, Path(data_root) if data_root else None, config.data.size)
+        source = load_data(config.data, data_root)
         return execute(config, source, stream, chosen, folder, reporter or Silent())
     finally:
         folder.close()
+
+
+def slow_notices(config: Config, device: torch.device) -> list[str]:
+    """-> what a user should know of a run that takes days."""
+    large = config.model.backbone in ("resnet18", "resnet18-imagenet")
+    if device.type != "cpu" or not large or config.data.per_class:
+        return []
+    return [
+        f"Note: {config.model.backbone} on a CPU takes days. Every task goes over all of its samples and of the test "
+        "images several times, however few steps are trained. For a quick look: --set data.per_class=5 --set "
+        "train.epochs=2 --set train.steps_per_epoch=2 --set train.batch_size=16."
+    ]
+
+
+def load_data(config: DataConfig, data_root: str | Path | None) -> Source:
+    """-> the data set that the settings name, or as much of it as they want."""
+    return load_source(config.source, Path(data_root) if data_root else None, config.size).limited(config.per_class)
 
 
 def check_against(config: Config, source: Source) -> None:
@@ -185,6 +202,8 @@ class Execution:
 
     def go(self) -> Result:
         with stop_requests(listen=self.folder is not None) as asked:
+            for message in [*self.config.model.notices(), *slow_notices(self.config, self.device)]:
+                self.reporter.note(message)
             done = [record["accuracy"] for record in self.observer.state["tasks"]]
             self.reporter.begin(self.config, self.stream, self.position, done)
             try:

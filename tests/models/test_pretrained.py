@@ -91,6 +91,10 @@ def save(state: Any, path: Path) -> Path:
     return path
 
 
+def prefixed(prefix: str, state: State) -> State:
+    return {f"{prefix}{key}": tensor for key, tensor in state.items()}
+
+
 def refusal(backbone: nn.Module, weights: object, sha256: str = "") -> str:
     """-> the message; the backbone must not have changed."""
     before = {key: tensor.clone() for key, tensor in backbone.state_dict().items()}
@@ -164,13 +168,21 @@ def test_torchvisions_file_gives_its_features_bit_for_bit(suffix: str, tmp_path:
     [
         lambda state: {"state_dict": state, "epoch": 90},
         lambda state: {"model": state, "args": {"lr": 0.1}},
-        lambda state: {f"module.{key}": tensor for key, tensor in state.items()},
-        lambda state: {"state_dict": {f"module.{key}": tensor for key, tensor in state.items()}},
+        lambda state: prefixed("module.", state),
+        lambda state: {"state_dict": prefixed("module.", state)},
         lambda state: {key: tensor for key, tensor in state.items() if not key.startswith("fc.")},
         lambda state: {key: tensor for key, tensor in state.items() if "num_batches_tracked" not in key},
         lambda state: {our_key(key): tensor for key, tensor in state.items()},
+        lambda state: prefixed("backbone.", state) | {"head.weight": torch.zeros(2, 4)},
+        lambda state: prefixed("module.encoder_q.", state) | {"module.queue": torch.zeros(4, 8)},
+        lambda state: prefixed("model.", {our_key(key): tensor for key, tensor in state.items()}),
+        lambda state: {"model_state_dict": state, "optimizer": {"state": {0: {"exp_avg": torch.zeros(2)}}}},
+        lambda state: {"ema": {"params": prefixed("module.", state)}, "metrics": {"accuracy": torch.ones(())}},
     ],
-    ids=["state_dict", "model", "module.", "both", "no head", "no counters", "our names"],
+    ids=[
+        *("state_dict", "model", "module.", "both", "no head", "no counters", "our names"),
+        *("backbone.", "encoder_q.", "model. and our names", "model_state_dict", "wrapped twice"),
+    ],
 )
 def test_the_forms_in_which_weights_come(form: Callable[[State], Any], state: State, tmp_path: Path) -> None:
     backbone = thin(3).eval()
@@ -178,6 +190,18 @@ def test_the_forms_in_which_weights_come(form: Callable[[State], Any], state: St
     assert not torch.equal(backbone(images), lively(thin())(images))
     load_weights(backbone, str(save(form(state), tmp_path / "weights.pt")))
     assert torch.equal(backbone(images), lively(thin())(images))
+
+
+@pytest.mark.parametrize("written", [".safetensors", ".pth", ".old.pth"])
+def test_a_file_is_read_by_its_content_whatever_its_name(written: str, state: State, tmp_path: Path) -> None:
+    file = tmp_path / f"weights{written}"
+    if written == ".old.pth":
+        torch.save(state, file, _use_new_zipfile_serialization=False)
+    else:
+        save(state, file)
+    renamed = file.rename(tmp_path / f"renamed{'.pth' if written == '.safetensors' else '.safetensors'}")
+    load_weights(backbone := thin(), str(renamed))
+    assert torch.equal(backbone.stem[0].weight, state["conv1.weight"])
 
 
 def test_half_precision_becomes_single(state: State, tmp_path: Path) -> None:
@@ -228,6 +252,22 @@ def test_wrong_shapes_missing_and_unexpected_keys_are_named(state: State, tmp_pa
     assert "The file's stem is 8 wide, the backbone's 4" in refusal(thin(), save(wide, tmp_path / "wide.pth"))
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (lambda s: prefixed("encoder_q.", s) | prefixed("encoder_k.", s), "under 'encoder_q.', 'encoder_k.'."),
+        (lambda s: {"model": s, "ema": s}, "under 'model.', 'ema.'."),
+        (lambda s: s | prefixed("ema.", s), "under '', 'ema.'."),
+    ],
+    ids=["two prefixes", "two wrappers", "one within"],
+)
+def test_two_networks_in_a_file_are_refused_by_their_names(
+    content: Callable[[State], Any], told: str, state: State, tmp_path: Path
+) -> None:
+    message = refusal(thin(), save(content(state), tmp_path / "weights.pth"))
+    assert f"holds the backbone's names more than once, {told} Save those that you want" in message
+
+
 def deeper(depths: tuple[int, ...], *, bottleneck: bool) -> State:
     """Keys as in torchvision's deeper ResNets, with small tensors."""
     keys = ["conv1.weight", "bn1.weight", "fc.weight"]
@@ -245,6 +285,13 @@ def test_another_architecture_is_named(depths: tuple[int, ...], bottleneck: bool
     message = refusal(thin(), save(deeper(depths, bottleneck=bottleneck), tmp_path / "weights.pth"))
     assert re.search(rf"This file is a .*{name}; give the weights of a ResNet-18", message)
     assert len(message) < 700
+
+
+def test_another_architecture_is_named_under_a_prefix_too(state: State, tmp_path: Path) -> None:
+    state |= {f"layer3.{block}.conv1.weight": torch.zeros(1) for block in (2, 3, 4, 5)}
+    message = refusal(thin(), save({"net": prefixed("encoder.", state)}, tmp_path / "weights.pth"))
+    assert "120 of 120 tensors fit the backbone; unexpected: layer3.2.conv1.weight" in message
+    assert "This file is a ResNet of another depth; give the weights of a ResNet-18" in message
 
 
 def test_what_is_no_resnet_on_either_side(state: State, tmp_path: Path) -> None:
@@ -273,9 +320,12 @@ class Code:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 @pytest.mark.parametrize("write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
-def test_code_in_a_file_is_not_run(write: Callable[[Any, Path], object], state: State, tmp_path: Path) -> None:
-    write(state | {"conv1.weight": Code(tmp_path / "made")}, file := tmp_path / "evil.pth")
+def test_code_in_a_file_is_not_run(
+    write: Callable[[Any, Path], object], suffix: str, state: State, tmp_path: Path
+) -> None:
+    write(state | {"conv1.weight": Code(tmp_path / "made")}, file := tmp_path / f"evil{suffix}")
     assert "cannot be read as tensors alone" in refusal(thin(), file)
     assert not (tmp_path / "made").exists()
 

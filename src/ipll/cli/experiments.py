@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipll.cli import err_console, say, show, warn
+from ipll.cli import err_console, say, show
 from ipll.cli.options import (
     Compile,
     ConfigFile,
@@ -58,7 +58,6 @@ def run(
     if deterministic:
         overrides["train.deterministic"] = True
     resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
-    warn(resolved.model.notices())
     result = run_config(
         resolved,
         out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",

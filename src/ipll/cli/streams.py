@@ -12,9 +12,9 @@ from ipll.cli import say, show
 from ipll.cli.options import ConfigFile, DataRoot, Plugins, Preset, Seed, Set
 from ipll.config import parse_overrides, resolve
 from ipll.data.grid import check_picture, write_grid
-from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.plugins import load_plugins
+from ipll.run import load_data
 
 
 def stream(
@@ -29,7 +29,7 @@ def stream(
     """Build a stream and its candidate sets, show it task by task, and write it to a file."""
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
-    source = load_source(resolved.data.source, data_root, resolved.data.size)
+    source = load_data(resolved.data, data_root)
     built = Stream.build(source, resolved.stream, seed)
     columns = ("task", "classes", "samples", "new", "old", "mean candidates", "singletons")
     table = Table(*columns, title=f"{preset}, seed {seed}")
@@ -56,6 +56,6 @@ def augment(
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     check_picture(out)
-    source = load_source(resolved.data.source, data_root, resolved.data.size)
+    source = load_data(resolved.data, data_root)
     write_grid(out, source, resolved.augment, samples=samples, seed=seed)
     say(f"Written to {out}")

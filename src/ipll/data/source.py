@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,6 +30,24 @@ class Source:
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    def limited(self, per_class: int) -> Source:
+        """-> the first `per_class` samples of each class, for training and for the test; 0: all."""
+        if not per_class:
+            return self
+        train, test = (_first(labels, per_class) for labels in (self.train_labels, self.test_labels))
+        return replace(
+            self, train_samples=self.train_samples[train], train_labels=self.train_labels[train],
+            test_samples=self.test_samples[test], test_labels=self.test_labels[test],
+        )  # fmt: skip
+
+
+def _first(labels: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """-> in order, the rows that are among the first `count` of their label."""
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within its label
+    return np.sort(order[place < count])
 
 
 class SourceLoader(ABC):

@@ -9,7 +9,7 @@ import importlib
 import pickle
 import re
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from ipll.errors import ConfigError
 
 State = dict[str, Tensor]
 
-WRAPPERS = ("state_dict", "model")  # keys under which training scripts keep the weights
 HEAD = "fc."  # the classifier of 1000 classes: not a part of a backbone
 COUNTER = "num_batches_tracked"  # older files lack it, and batch norm does not use it here
+LONGEST_HEADER = 100_000_000  # bytes, by the definition of safetensors
 SHOWN = 3  # names in a message, of each kind
 DEPTHS: dict[tuple[str | int, ...], str] = {  # kind and number of the blocks in each layer
     ("basic", 2, 2, 2, 2): "ResNet-18",
@@ -81,7 +81,8 @@ def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
         weights, _ = pin(weights, sha256)
         state = _read(Path(weights))
     own = {torchvision_name(key): tensor for key, tensor in backbone.state_dict().items()}
-    given = {torchvision_name(key.removeprefix("module.")): tensor for key, tensor in state.items()}
+    prefix = _prefix(weights, own, state)
+    given = {torchvision_name(k.removeprefix(prefix)): tensor for k, tensor in state.items() if k.startswith(prefix)}
     given = {key: tensor for key, tensor in given.items() if key in own or not key.startswith(HEAD)}
     for key, tensor in own.items():
         if key in given and tensor.ndim == 4 and given[key].ndim == 4:
@@ -102,21 +103,19 @@ def _as_grey(kernel: Tensor, *, channels: int) -> Tensor:
 
 
 def _read(path: Path) -> State:
+    """What the file is, its content tells: many carry the name of the other kind."""
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with warnings.catch_warnings(action="ignore"):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
+            start = file.read(9)
+            file.seek(0)
+            if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
+                return load_file(path)
+            found = _named_tensors(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # the readers raise whatever a damaged file leads them to
         raise ConfigError(
             f"model.weights: {path}: cannot be read as tensors alone: {_damage(error)}. Fetch it anew, or save the "
             "model's state_dict() as .safetensors (see docs/pretrained.md)."
         ) from None
-    for wrapper in WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-    state = content if isinstance(content, Mapping) else {}
-    found = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
     if not found:
         raise ConfigError(
             f"model.weights: {path}: holds no tensors with names. Save the model's state_dict() "
@@ -125,11 +124,38 @@ def _read(path: Path) -> State:
     return found
 
 
+def _named_tensors(content: object) -> State:
+    """The tensors of a dict and of the dicts in it: {'model': {'fc.bias': tensor}} -> {'model.fc.bias': tensor}."""
+    found: State = {}
+    for key, value in content.items() if isinstance(content, Mapping) else ():
+        if isinstance(value, Tensor):
+            found[str(key)] = value
+        else:
+            found |= {f"{key}.{name}": tensor for name, tensor in _named_tensors(value).items()}
+    return found
+
+
+def _prefix(weights: str, own: State, state: State) -> str:
+    """'module.encoder_q.', under which the file has most of the backbone's names; '' where there is none."""
+    found: Counter[str] = Counter()
+    for key in state:
+        starts = [0, *(dot.end() for dot in re.finditer(r"\.", key))]
+        found.update(key[:start] for start in starts if torchvision_name(key[start:]) in own)
+    prefixes = [prefix for prefix, names in found.items() if 2 * names > len(own)]
+    if len(prefixes) > 1:
+        raise ConfigError(
+            f"model.weights: {weights}: holds the backbone's names more than once, under "
+            f"{_some([repr(prefix) for prefix in prefixes])}. Save those that you want to a file of their own "
+            "(see docs/pretrained.md)."
+        )
+    return prefixes[0] if prefixes else ""
+
+
 def _damage(error: Exception) -> str:
     if blocked := re.search(r"GLOBAL (\S+)", str(error)):
         return f"it holds more than tensors ({blocked[1]}), and no code is run"
     if isinstance(error, EOFError | pickle.UnpicklingError):
-        return "it is empty, cut short, or no file that torch.save wrote"
+        return "it is empty, cut short, or neither a safetensors file nor one that torch.save wrote"
     return _first_sentence(error)
 
 

@@ -17,6 +17,7 @@ from ipll.learner import Position
 class Reporter(Protocol):
     """Is told how a run goes. The default one says nothing."""
 
+    def note(self, message: str) -> None: ...
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None: ...
     def step(self, position: Position, steps: int, phases: int) -> None: ...
     def task(self, record: dict[str, Any]) -> None: ...
@@ -24,14 +25,18 @@ class Reporter(Protocol):
 
 
 class Silent:
+    def note(self, message: str) -> None: ...
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None: ...
     def step(self, position: Position, steps: int, phases: int) -> None: ...
     def task(self, record: dict[str, Any]) -> None: ...
     def end(self) -> None: ...
 
 
+QUIET = 60  # seconds without a line, where there is no bar
+
+
 class LiveProgress:
-    """A bar where the console is a terminal; otherwise a line at each task's end."""
+    """A bar where the console is a terminal; otherwise a line at each task's end, and one a minute in between."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -43,12 +48,16 @@ class LiveProgress:
             disable=not console.is_terminal,
         )
 
+    def note(self, message: str) -> None:
+        self.console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
         self.config, self.tasks, self.accuracies = config, len(stream), list(accuracies)
         self.phases = 1
         memory = next(p.settings.size if p.kind != "none" else 0 for p in config.parts if p.family == "memory")
         self.work = [int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))]
         self.start, self.started = self._done(position, 1), time.monotonic()
+        self.spoken = self.started
         self.id = self.bar.add_task(config.method, total=1.0, left="")
         self.bar.start()
 
@@ -63,30 +72,35 @@ class LiveProgress:
 
     def step(self, position: Position, steps: int, phases: int) -> None:
         self.phases = phases
+        epochs = self.config.train.epochs
+        ending = position.epoch == epochs and position.phase == phases - 1
+        doing = "prototypes, memory and test" if ending else f"epoch {min(position.epoch + 1, epochs)}/{epochs}"
         if not self.console.is_terminal:
+            if time.monotonic() - self.spoken > QUIET:
+                self._say(f"task {position.task + 1}/{self.tasks}, {doing}")
             return
         done = self._done(position, steps)
         elapsed = time.monotonic() - self.started
         left = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
-        epoch = min(position.epoch + 1, self.config.train.epochs)
         accuracy = f" · accuracy {sum(self.accuracies) / len(self.accuracies):.1f}" if self.accuracies else ""
         self.bar.update(
             self.id,
             completed=done,
-            description=f"{self.config.method} · task {position.task + 1}/{self.tasks} · "
-            f"epoch {epoch}/{self.config.train.epochs}{accuracy}",
+            description=f"{self.config.method} · task {position.task + 1}/{self.tasks} · {doing}{accuracy}",
             left=f"{int(left) // 60}:{int(left) % 60:02d} left",
         )
 
     def task(self, record: dict[str, Any]) -> None:
         self.accuracies.append(record["accuracy"])
         if not self.console.is_terminal:
-            self.console.print(
-                f"{self.config.method}: task {record['task'] + 1}/{self.tasks}, {record['seen_classes']} classes seen, "
-                f"accuracy {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}",
-                highlight=False,
-                soft_wrap=True,
+            self._say(
+                f"task {record['task'] + 1}/{self.tasks}, {record['seen_classes']} classes seen, "
+                f"accuracy {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}"
             )
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"{self.config.method}: {text}", highlight=False, soft_wrap=True)
+        self.spoken = time.monotonic()
 
     def end(self) -> None:
         self.bar.stop()
