@@ -315,7 +315,6 @@ def test_progress_on_a_terminal(quick: dict[str, Any]) -> None:
     result = ipll.run("digits", reporter=LiveProgress(Console(file=screen, force_terminal=True, width=120)), **quick)
     last = [line for line in re.split(r"[\r\n]", plain(screen.getvalue())) if "task" in line][-1]
     assert "pgdr · task 3/3 · prototypes, memory and test" in last
-    assert "pgdr · task 3/3 · epoch 2/2" in plain(screen.getvalue())
     so_far = sum(result.accuracy_per_task[:2]) / 2  # when the last epoch was over, two tasks had been measured
     assert f"accuracy {so_far:.1f}" in last
     assert "100 %" in last
@@ -337,7 +336,7 @@ def test_progress_without_a_terminal_is_not_silent_for_long(
 def test_a_large_network_on_a_cpu_says_how_to_look_quickly(quick: dict[str, Any]) -> None:
     """And what it says is no secret to a run: the notes reach whoever follows it."""
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert "--set data.per_class=5" in slow_notices(resolve("cifar100"), cpu)[0]
+    assert "--set data.per_class=2" in slow_notices(resolve("cifar100"), cpu)[0]
     assert slow_notices(resolve("cifar100"), gpu) == []
     assert slow_notices(resolve("digits"), cpu) == []
     assert slow_notices(resolve("cifar100", overrides={"data.per_class": 5}), cpu) == []

@@ -128,7 +128,7 @@ def slow_notices(config: Config, device: torch.device) -> list[str]:
         return []
     return [
         f"Note: {config.model.backbone} on a CPU takes days. Every task goes over all of its samples and of the test "
-        "images several times, however few steps are trained. For a quick look: --set data.per_class=5 --set "
+        "images several times, however few steps are trained. For a quick look: --set data.per_class=2 --set "
         "train.epochs=2 --set train.steps_per_epoch=2 --set train.batch_size=16."
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,67 @@ def test_resized_as_at_test_in_the_official_code(folder: Path) -> None:
     expected = picture.resize((96, 64), Image.Resampling.BILINEAR).crop((20, 4, 76, 60))
     found = load_source("cub200", folder.parent).train_samples[0]
     np.testing.assert_array_equal(found, np.asarray(expected).transpose(2, 0, 1))
+
+
+def by_class(folder: Path, test: str = "test") -> None:
+    """Makes of the official layout a copy in class folders, as it is often passed on."""
+    for name in CLASSES:
+        for i, training in enumerate(TRAINING):
+            place = folder / ("train" if training == "1" else test) / name
+            place.mkdir(parents=True, exist_ok=True)
+            (folder / "images" / name / f"bird_{i}.jpg").rename(place / f"bird_{i}.jpg")
+    shutil.rmtree(folder / "images")
+    for file in folder.glob("*.txt"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("test", ["test", "val"])
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [("CUB_200_2011", "."), ("CUB_200_2011", "CUB_200_2011"), ("CUB", "."), ("CUB", "CUB/train"), ("birds", ".")],
+)
+def test_copies_in_class_folders(
+    tmp_path: Path, folder: Path, named: str, given: str, test: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    official = load_source("cub200", tmp_path)
+    by_class(folder, test)
+    folder.rename(tmp_path / named)
+    (tmp_path / "another/train/bird").mkdir(parents=True)
+    (tmp_path / "another/val/bird").mkdir(parents=True)
+    assert Cub200().available(tmp_path / given)
+    source = load_source("cub200", tmp_path / given)
+    assert source.class_names == official.class_names
+    for mine, theirs in ((source.train_samples, official.train_samples), (source.test_samples, official.test_samples)):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(source.test_labels, official.test_labels)
+    assert (
+        f"{named} holds class folders: they are read as they are, '{test}' as the test set." in capsys.readouterr().err
+    )
+
+
+def test_the_tables_of_a_copy_in_class_folders_may_remain(folder: Path) -> None:
+    tables = {file: file.read_text() for file in folder.glob("*.txt")}
+    by_class(folder)
+    for file, text in tables.items():
+        file.write_text(text)
+    assert load_source("cub200", folder.parent).test_labels.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("test", ["test", "val"])
+def test_class_folders_that_may_be_something_else_are_explained(
+    tmp_path: Path, folder: Path, test: str, main: Callable[..., Any]
+) -> None:
+    by_class(folder, test)
+    root = folder.rename(tmp_path / "birds")
+    for split in ("train", test):
+        (root / split / CLASSES[0]).rename(root / split / "Albatross")
+    assert not Cub200().available(root)
+    ended = main("prepare", "cub200", "--data-root", root)
+    assert ended.status != 0
+    said = " ".join(ended.err.split())
+    assert f"holds no CUB_200_2011. If its folders 'train' and '{test}' hold a folder for each class: ipll" in said
+    assert f"ipll prepare folder --data-root {root}, or a run with --set data.source=folder." in said
+    assert main("prepare", "folder", "--size", 16, "--data-root", root).status == 0
 
 
 def write(name: str, change: Callable[[str], str]) -> Callable[[Path], Any]:

@@ -103,7 +103,7 @@ def test_present_file_is_not_fetched_again(server: Server, tmp_path: Path) -> No
     fetch(server.url, destination, MD5)
     assert server.ranges == []
     destination.write_bytes(CONTENT[:-1])
-    with pytest.raises(DataError, match=rf"{MD5}\. Delete it"):
+    with pytest.raises(DataError, match=rf"{MD5}\. Delete it and try again, or extract it by hand in {tmp_path}\."):
         fetch(server.url, destination, MD5)
     assert destination.exists()  # the user may have put it there: it is not ours to delete
 
@@ -207,7 +207,28 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_place_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, where a folder should be")
     with pytest.raises(DataError, match="cannot write"):
-        fetch(server.url, tmp_path / "taken" / "data.tar.gz", MD5)
+        fetch(server.url, tmp_path / "taken" / "data" / "data.tar.gz", MD5)
+
+
+def test_a_root_that_is_a_file(server: Server, tmp_path: Path) -> None:
+    root = tmp_path / "data.tar.gz"
+    root.write_bytes(CONTENT)
+    with pytest.raises(
+        DataError, match=f"^{root} is a file. Set --data-root to the folder that it is in: {tmp_path}.$"
+    ):
+        fetch(server.url, root / "data.tar.gz", MD5)
+
+
+def test_a_root_that_is_not_there_is_not_made_for_nothing(server: Server, tmp_path: Path) -> None:
+    server.failures = (404,)
+    root = tmp_path / "mistyped" / "root"
+    with pytest.raises(DataError, match=rf"answered 404 .* data root in force is {root}, which does not exist \("):
+        fetch(server.url, root / "data.tar.gz", MD5)
+    assert os.listdir(tmp_path) == []
+    server.cut_after = (0, 1000) + (0,) * download.ATTEMPTS
+    with pytest.raises(DataError, match=r"1000 bytes are kept in .*\.part"):
+        fetch(server.url, root / "data.tar.gz", MD5)
+    assert os.listdir(root) == ["data.tar.gz.part"]
 
 
 def test_progress_bar_only_on_a_terminal(
@@ -237,9 +258,10 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def test_extract(tmp_path: Path) -> None:
+def test_extract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = archive(tmp_path / "a.tar.gz", {"set/train": b"1", "set/test": b"2"})
     assert extract(file, tmp_path / "set") == tmp_path / "set"
+    assert capsys.readouterr().err == f"Extracting {file} to {tmp_path / 'set'}. This is done once.\n"
     assert {p.name: p.read_bytes() for p in (tmp_path / "set").iterdir()} == {"train": b"1", "test": b"2"}
     assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "set"]
 

@@ -58,6 +58,15 @@ def test_links_and_a_validation_folder(folder: Path, tmp_path: Path) -> None:
     assert load_source("folder", linked, size=16).test_labels.tolist() == [0, 1]
 
 
+def test_a_test_folder_without_labels_gives_way_to_val(folder: Path) -> None:
+    (folder / "test").rename(folder / "val")
+    save(folder / "test" / "images" / "0.png", 5)
+    assert load_source("folder", folder, size=16).test_samples[:, 2, 8, 8].tolist() == [100, 110]
+    (folder / "val").rename(folder / "other")
+    with pytest.raises(DataError, match=r"test/images is a class without a folder in .*train"):
+        load_source("folder", folder, size=16)
+
+
 def test_a_high_image_is_cut_above_and_below(folder: Path) -> None:
     pixels = np.zeros((320, 160, 3), np.uint8)
     pixels[80:240] = 200  # the middle square

@@ -23,7 +23,7 @@ from ipll.data import pictures as reading
 from ipll.data import prepare as preparation
 from ipll.data.pictures import Images, read_picture
 from ipll.data.sources import image_source, load_source
-from ipll.errors import DataError
+from ipll.errors import DataError, Interrupted
 
 COUNT = 60  # images in all
 SIZE = 16
@@ -284,3 +284,19 @@ def test_jobs_do_not_change_the_images(folder: Path, reads: list[str]) -> None:
             for row in json.loads((folder / f".ipll/folder-{SIZE + jobs}/index.json").read_text())["files"]
         ]
         np.testing.assert_array_equal(images[33], read_picture(paths[33], SIZE + jobs, 256 / 224))
+
+
+def test_ctrl_c_says_how_to_go_on(folder: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = reading.read_picture
+
+    def stop(path: Path, size: int, margin: float) -> Images:
+        if len(reads) == 20:
+            raise KeyboardInterrupt
+        return decode(path, size, margin)
+
+    monkeypatch.setattr(reading, "read_picture", stop)
+    with pytest.raises(Interrupted, match="is kept: the same command goes on from there"):
+        load_source("folder", folder, SIZE)
+    monkeypatch.setattr(reading, "read_picture", decode)
+    load_source("folder", folder, SIZE)
+    assert len(reads) < 20 + COUNT  # not all of it again

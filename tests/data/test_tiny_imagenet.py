@@ -106,6 +106,83 @@ def test_a_linked_folder_is_read_and_nothing_is_written_into_it(tmp_path: Path, 
     assert not (folder / ".ipll").exists()
 
 
+def prepared(tmp_path: Path) -> list[Path]:
+    return sorted(tmp_path.rglob("index.json"))
+
+
+def test_prepared_once_however_the_root_is_spelled(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given in (folder, folder.parent, tmp_path, folder / "train"):
+        load_source("tiny-imagenet", given)
+    monkeypatch.chdir(folder)
+    load_source("tiny-imagenet", Path())
+    assert prepared(tmp_path) == [folder.parent / ".ipll/tiny-imagenet-64/index.json"]
+
+
+@pytest.mark.parametrize("old", ["data/tiny-imagenet-200", "."])
+def test_what_was_prepared_elsewhere_before_is_found(tmp_path: Path, folder: Path, old: str) -> None:
+    load_source("tiny-imagenet", folder)
+    (folder.parent / ".ipll").rename(tmp_path / old / ".ipll")
+    load_source("tiny-imagenet", tmp_path / old)
+    assert prepared(tmp_path) == [tmp_path / old / ".ipll/tiny-imagenet-64/index.json"]
+
+
+def test_copies_side_by_side_do_not_share_what_is_prepared(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_tiny(tmp_path / name)
+        load_source("tiny-imagenet", tmp_path / name)
+    assert len(prepared(tmp_path)) == 2
+
+
+def move_validation(folder: Path, within: str) -> None:
+    """What the scripts do that make class folders of the validation images."""
+    for line in (folder / "val/val_annotations.txt").read_text().splitlines():
+        name, wnid = line.split("\t")[:2]
+        place = folder / "val" / wnid / within
+        place.mkdir(parents=True, exist_ok=True)
+        (folder / "val/images" / name).rename(place / name)
+
+
+@pytest.mark.parametrize("within", ["", "images"])
+@pytest.mark.parametrize("remains", ["nothing", "annotations", "an empty folder"])
+def test_validation_images_in_class_folders(folder: Path, within: str, remains: str) -> None:
+    move_validation(folder, within)
+    if remains != "an empty folder":
+        (folder / "val/images").rmdir()
+    if remains != "annotations":
+        (folder / "val/val_annotations.txt").unlink()
+    source = load_source("tiny-imagenet", folder.parent)
+    assert source.test_labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    expected = [colour(label, image) for label in range(len(WNIDS)) for image in range(TEST)]
+    assert np.abs(source.test_samples[:, :, 0, 63].astype(int) - expected).max() <= 3
+    next((folder / "val" / WNIDS[1] / within).glob("*.JPEG")).unlink()
+    with pytest.raises(DataError, match=rf"is not whole: .*/val/{WNIDS[1]}\S* has 1 of 2 images\."):
+        load_source("tiny-imagenet", folder.parent)
+
+
+def test_read_as_a_folder_once_validation_images_are_in_class_folders(folder: Path) -> None:
+    move_validation(folder, "images")
+    (folder / "val/images").rmdir()
+    assert load_source("folder", folder, size=64).test_labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_training_images_right_in_their_class_folders(folder: Path) -> None:
+    official = load_source("tiny-imagenet", folder.parent).train_samples
+    for images_of in list(folder.glob("train/*/images")):
+        for image in images_of.iterdir():
+            image.rename(images_of.parent / image.name)
+        images_of.rmdir()
+    np.testing.assert_array_equal(load_source("tiny-imagenet", folder.parent).train_samples, official)
+
+
+def test_classes_of_one_name_are_told_apart(folder: Path) -> None:
+    words = folder / "words.txt"
+    words.write_text(words.read_text().replace("\treel,", "\tvolleyball,"))
+    expected = (NAMES[0], f"volleyball ({WNIDS[1]})", f"volleyball ({WNIDS[2]})", NAMES[3])
+    assert load_source("tiny-imagenet", folder.parent).class_names == expected
+
+
 def test_other_size(folder: Path) -> None:
     source = load_source("tiny-imagenet", folder.parent, size=32)
     assert source.train_samples.shape[1:] == (3, 32, 32)
@@ -139,7 +216,10 @@ def annotate(line: str) -> Callable[[Path], None]:
             rf"tiny-imagenet-200 is not whole: .*/train/{WNIDS[2]}/images has 5 of 6 images\. Delete .* again",
         ),
         (remove("val/images/val_3.JPEG"), r"is not whole: .*/val/images has 7 of 8 images"),
-        (remove("wnids.txt"), r"tiny-imagenet-200 is not whole: it has no wnids.txt"),
+        (
+            remove("wnids.txt"),
+            r"tiny-imagenet-200 is not whole: it has no wnids.txt\. If .* ipll prepare folder .* Otherwise: Delete .*",
+        ),
         (remove("words.txt"), r"tiny-imagenet-200 is not whole: it has no words.txt"),
         (remove("val/val_annotations.txt"), r"val is not whole: it has no val_annotations.txt"),
         (lambda folder: (folder / "wnids.txt").write_text(WNIDS[0]), r"wnids.txt names 1 classes, expected 4"),
@@ -169,7 +249,7 @@ def test_several_short_folders_are_counted(folder: Path) -> None:
 def test_class_folders_of_another_layout_are_explained(tmp_path: Path) -> None:
     for split in ("train", "test"):
         save(tmp_path / split / "bird" / "0.jpg", (0, 0, 0))
-    with pytest.raises(DataError, match=r"holds no tiny-imagenet-200, but .* --set data.source=folder"):
+    with pytest.raises(DataError, match=r"holds no tiny-imagenet-200\. .* ipll prepare folder .* --set data.sou"):
         load_source("tiny-imagenet", tmp_path)
 
 
@@ -200,10 +280,11 @@ def served(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         thread.join()
 
 
-def test_fetch_extract_read(tmp_path: Path, served: list[str]) -> None:
+def test_fetch_extract_read(tmp_path: Path, served: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     assert not TinyImageNet().available(root)
     assert load_source("tiny-imagenet", root).class_names == NAMES
+    assert f"Extracting {root / 'tiny-imagenet-200.zip'} to {root / 'tiny-imagenet-200'}." in capsys.readouterr().err
     assert load_source("tiny-imagenet", root).class_names == NAMES
     assert served == ["/tiny-imagenet-200.zip"]
     assert sorted(p.name for p in root.iterdir()) == [".ipll", "tiny-imagenet-200", "tiny-imagenet-200.zip"]

@@ -21,11 +21,13 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from ipll.data.prepare import tell
 from ipll.engine.files import one_at_a_time
 from ipll.errors import DataError
 
@@ -48,21 +50,33 @@ def fetch(url: str, destination: Path, checksum: str, progress: bool = True) -> 
     if destination.exists():
         found = _checksum(destination, checksum)
         if found != checksum:
-            raise DataError(f"{destination} has checksum {found}, expected {checksum}. Delete it and try again.")
+            raise DataError(
+                f"{destination} has checksum {found}, expected {checksum}. Delete it and try again, or extract it "
+                f"by hand in {destination.parent}."
+            )
         return destination
+    root = destination.parent
+    if root.is_file():
+        raise DataError(f"{root} is a file. Set --data-root to the folder that it is in: {root.absolute().parent}.")
+    advice = _advice(destination)
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     part = destination.with_name(destination.name + ".part")
     try:
-        part.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(destination.with_name(f".{destination.name}.lock")):
             if not destination.exists():  # no other process has fetched it meanwhile
-                _fetch(url, part, destination, checksum, progress)
+                _fetch(url, part, destination, checksum, progress, advice)
         return destination
     except OSError as error:  # of the disk: those of the network are dealt with where they arise
-        raise DataError(f"cannot write {part}: {error.strerror or error}. {_advice(destination)}") from error
+        raise DataError(f"cannot write {part}: {error.strerror or error}. {advice}") from error
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # it holds something, or was not made
+                folder.rmdir()
 
 
-def _fetch(url: str, part: Path, destination: Path, checksum: str, progress: bool) -> None:
-    _attempts(url, part, progress, advice=_advice(destination))
+def _fetch(url: str, part: Path, destination: Path, checksum: str, progress: bool, advice: str) -> None:
+    _attempts(url, part, progress, advice)
     found = _checksum(part, checksum)
     if found != checksum:
         part.unlink()
@@ -75,6 +89,7 @@ def extract(archive: Path, into: Path) -> Path:
 
     `into` appears at once and whole. Where it is there already, only the files that it lacks are added to it.
     """
+    tell(f"Extracting {archive} to {into}. This is done once.")
     try:
         with tempfile.TemporaryDirectory(prefix=f"{into.name}.", suffix=".tmp", dir=into.parent) as temporary:
             _unpack(archive, temporary)
@@ -109,8 +124,9 @@ def _unpack(archive: Path, folder: str) -> None:
 
 
 def _advice(destination: Path) -> str:
+    absent = "" if destination.parent.is_dir() else ", which does not exist"
     return (
-        f"You may put the file as {destination} by hand. The data root in force is {destination.parent} "
+        f"You may put the file as {destination} by hand. The data root in force is {destination.parent}{absent} "
         "(--data-root, else the environment variable IPLL_DATA, sets it)."
     )
 

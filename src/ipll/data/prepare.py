@@ -16,8 +16,10 @@ import hashlib
 import io
 import json
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ipll.data.pictures import Images, Picture, read_pictures
 from ipll.engine.files import lock, sha256_of, write_json, write_text
-from ipll.errors import DataError
+from ipll.errors import DataError, Interrupted
 
 VERSION = 1
 KEEP_SECONDS = 2.0  # between two notes of how far it has got
@@ -42,6 +44,7 @@ class Listing:
 
     dataset: str
     folder: Path
+    home: Path  # where the prepared images go, in a folder .ipll
     class_names: tuple[str, ...]
     pictures: tuple[Picture, ...]  # training images first
     train: int  # how many are for training
@@ -83,22 +86,21 @@ def prepare(listing: Listing, data_root: Path, *, jobs: int = 0, verify: bool = 
     fits the image files, it is made first, by `jobs` threads (0: one per core). `verify` reads all of it once and
     makes it anew where its checksum is wrong."""
     places = _places(listing, data_root)
-    why = ""
     for place in places:
-        try:
+        with suppress(Unfit):
             return place, _open(place, listing, verify)
-        except Unfit as unfit:
-            why = why or str(unfit)
     place, claim = _claim(places)
     with claim:
         try:
             return place, _open(place, listing, verify)  # another process has made it meanwhile
-        except Unfit:
-            pass
-        if why:
-            tell(f"{place}: {why}. It is prepared again.")
+        except Unfit as unfit:
+            if str(unfit):
+                tell(f"{place}: {unfit}. It is prepared again.")
         try:
             return place, _make(place, listing, jobs)
+        except KeyboardInterrupt:
+            message = f"Stopped. What is prepared of {listing.dataset} is kept: the same command goes on from there."
+            raise Interrupted(message, signal.SIGINT) from None
         except OSError as error:
             needed = np.prod(listing.shape) / 1e9
             raise DataError(
@@ -108,12 +110,14 @@ def prepare(listing: Listing, data_root: Path, *, jobs: int = 0, verify: bool = 
 
 
 def _places(listing: Listing, data_root: Path) -> list[Path]:
-    """-> where the prepared data set may be: below the data root, else in the user's cache."""
-    folder, root = (Path(os.path.abspath(path)) for path in (listing.folder, data_root))
-    inside = root if folder.is_relative_to(root) else folder  # the data root may be given a level too low
+    """-> where the prepared data set may be: at its home, whatever the data root was called; where it used to be put,
+    in the data set's folder or the data root; else in the user's cache."""
+    home, folder, root = (Path(os.path.abspath(path)) for path in (listing.home, listing.folder, data_root))
+    above = [root] if folder.is_relative_to(root) else []
     name = f"{listing.dataset}-{listing.size}"
     told_apart = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
-    return [inside / ".ipll" / name, cache_root() / "prepared" / f"{name}-{told_apart}"]
+    near = dict.fromkeys((home, folder, *above))
+    return [*(place / ".ipll" / name for place in near), cache_root() / "prepared" / f"{name}-{told_apart}"]
 
 
 def _claim(places: list[Path]) -> tuple[Path, IO[str]]:

@@ -1,14 +1,20 @@
-"""CUB-200-2011 (Wah et al., 2011): birds, in its official layout, with its official split."""
+"""CUB-200-2011 (Wah et al., 2011): birds, in its official layout, with its official split; or a copy of it that comes
+as a folder of class folders."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from ipll.data.pictures import pictures
-from ipll.data.prepare import Listing
+from ipll.data.pictures import folders, pictures
+from ipll.data.prepare import Listing, tell
 from ipll.data.source import SOURCES
+from ipll.data.sources.folder import Folder, held_out
 from ipll.data.sources.images import ImageSource, Official, read_rows
 from ipll.errors import DataError
 
@@ -26,9 +32,11 @@ class Cub200(ImageSource):
     counts: ClassVar[tuple[int, int, int]] = (200, 5_994, 5_794)  # classes, training images, test images
 
     def available(self, data_root: Path) -> bool:
-        return self.official.available(data_root)
+        return self.official.available(data_root) or self._copy(data_root) is not None
 
     def listing(self, data_root: Path) -> Listing:
+        if copy := self._copy(data_root):
+            return self._copy_listing(copy)
         folder = self.official.obtain(data_root)
         classes, paths, classed, split = (
             dict(read_rows(folder / name, 2))
@@ -63,5 +71,38 @@ class Cub200(ImageSource):
             short = [(f"images/{place}", expected[place] - n, expected[place]) for place, n in sorted(missing.items())]
             raise self.official.not_whole(folder, short)
         files = tuple(there[f"images/{paths[key]}"]._replace(label=label_of[classed[key]]) for key in (*train, *test))
-        names = tuple(name.partition(".")[2] or name for name in classes.values())
-        return Listing(self.name, folder, names, files, len(train), self.size, self.margin)
+        home = self.official.home(folder)
+        return Listing(self.name, folder, home, _plain(classes.values()), files, len(train), self.size, self.margin)
+
+    def _copy(self, data_root: Path) -> Path | None:
+        """-> the folder of a copy in class folders, where the official layout is not there with its images."""
+        official = self.official.find(data_root)
+        if official and (official / "images").is_dir():
+            return None
+        return next((place for place in self.official.places(data_root) if _is_copy(place)), None)
+
+    def _copy_listing(self, folder: Path) -> Listing:
+        tell(f"{folder} holds class folders: they are read as they are, '{held_out(folder)}' as the test set.")
+        listing = Folder().listing(folder)
+        return replace(
+            listing,
+            dataset=self.name,
+            home=self.official.home(folder),
+            class_names=_plain(listing.class_names),
+            size=self.size,
+            margin=self.margin,
+        )
+
+
+def _is_copy(place: Path) -> bool:
+    """Is it a folder of class folders, and CUB by its name (CUB...) or by those of its classes (001.Black_footed...)?
+    Other data sets may lie beside it."""
+    if not os.access(place / "train", os.R_OK | os.X_OK) or held_out(place) is None:
+        return False
+    named = place.absolute().name.upper().startswith("CUB")
+    return named or all(re.match(r"\d{3}\.", name) for name in folders(place / "train"))
+
+
+def _plain(names: Iterable[str]) -> tuple[str, ...]:
+    """-> the names of classes without their numbers."""
+    return tuple(name.partition(".")[2] or name for name in names)

@@ -23,34 +23,38 @@ class Folder(ImageSource):
     description = "your own images: the data root holds train/CLASS/* and test/CLASS/*, prepared at 224 x 224"
 
     def available(self, data_root: Path) -> bool:
-        return _test_name(data_root) is not None
+        return held_out(data_root) is not None
 
     def listing(self, data_root: Path) -> Listing:
-        test_name = _test_name(data_root)
-        if test_name is None:
+        test = held_out(data_root)
+        if test is None:
             raise DataError(_explanation(data_root))
         names = folders(data_root / "train")
-        if foreign := set(folders(data_root / test_name)) - set(names):
+        if foreign := set(folders(data_root / test)) - set(names):
             raise DataError(
-                f"{data_root / test_name / min(foreign)} is a class without a folder in {data_root / 'train'}. "
+                f"{data_root / test / min(foreign)} is a class without a folder in {data_root / 'train'}. "
                 "Training and test need the same classes."
             )
-        splits: dict[str, list[Picture]] = {"train": [], test_name: []}
+        splits: dict[str, list[Picture]] = {"train": [], test: []}
         for split, files in splits.items():
             for label, name in enumerate(names):
                 images = _class_images(data_root, f"{split}/{name}", label)
                 if not images:
                     raise DataError(f"{data_root / split / name} holds no images. {LAYOUT}; remove an empty class.")
                 files += images
-        train, test = splits.values()
-        return Listing(self.name, data_root, tuple(names), (*train, *test), len(train), self.size, self.margin)
+        count, both = len(splits["train"]), (*splits["train"], *splits[test])
+        return Listing(self.name, data_root, data_root, tuple(names), both, count, self.size, self.margin)
 
 
-def _test_name(data_root: Path) -> str | None:
-    """-> the name of the folder of test images, where there is one and a 'train' beside it."""
-    if not folders(data_root / "train"):
-        return None
-    return next((name for name in TEST_NAMES if folders(data_root / name)), None)
+def held_out(data_root: Path) -> str | None:
+    """-> the name of the folder of test images, where there is one and a 'train' beside it.
+
+    A 'test' that has no class of 'train' gives way to a 'val' that has: such test images have no labels.
+    """
+    train = set(folders(data_root / "train"))
+    found = {name: set(folders(data_root / name)) for name in TEST_NAMES}
+    alike = [name for name in TEST_NAMES if train & found[name]]
+    return next(iter(alike or (name for name in TEST_NAMES if train and found[name])), None)
 
 
 def _explanation(data_root: Path) -> str:
@@ -60,7 +64,7 @@ def _explanation(data_root: Path) -> str:
     parent = data_root.absolute().parent
     places = [data_root / name for name in folders(data_root)] + [parent] * (data_root.name in ("train", *TEST_NAMES))
     for place in places:
-        if os.access(place, os.X_OK) and _test_name(place):
+        if os.access(place, os.X_OK) and held_out(place):
             return f"you gave {data_root}; the images are in {place}: set --data-root to that."
     return f"{data_root} has no folders 'train' and 'test' that hold class folders. {LAYOUT}."
 

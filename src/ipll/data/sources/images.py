@@ -61,7 +61,12 @@ class Official:
 
     def find(self, data_root: Path) -> Path | None:
         """-> the folder: in the data root, the data root itself, or a level or two lower or higher."""
-        return next((folder for folder in self._places(data_root) if self._is_it(folder)), None)
+        return next((folder for folder in self.places(data_root) if self._is_it(folder)), None)
+
+    def home(self, folder: Path) -> Path:
+        """-> where the prepared images go: beside the folder, or in it where it has a name of its own, as others
+        beside it may have."""
+        return folder.absolute().parent if folder.absolute().name == self.name else folder
 
     def archive(self, data_root: Path) -> Path:
         return data_root / self.url.rpartition("/")[2]
@@ -77,12 +82,10 @@ class Official:
             return folder
         archive, into = self.archive(data_root), data_root / self.name
         if into.is_dir() and any(into.iterdir()):
-            raise DataError(f"{into} is not whole: it has no {self.known_by}. {self.way_out(into)}")
-        if {"train", "test"} <= set(folders(data_root)):
-            raise DataError(
-                f"{data_root} holds no {self.name}, but folders 'train' and 'test': if they hold a folder for each "
-                "class, read them with --set data.source=folder."
-            )
+            hint = f"{_by_class(into)} Otherwise:" if _by_class(into) else ""
+            raise DataError(f"{into} is not whole: it has no {self.known_by}.{hint} {self.way_out(into)}")
+        if hint := _by_class(data_root):
+            raise DataError(f"{data_root} holds no {self.name}.{hint} Otherwise: choose another --data-root for it.")
         if archive.exists() and not os.access(data_root, os.W_OK):
             into = cache_root() / self.name
             if self._is_it(into):
@@ -113,7 +116,8 @@ class Official:
     def _is_it(self, folder: Path) -> bool:
         return os.path.isfile(folder / self.known_by)  # False where we may not look
 
-    def _places(self, data_root: Path) -> Iterator[Path]:
+    def places(self, data_root: Path) -> Iterator[Path]:
+        """-> where the folder may be, the most likely first."""
         yield data_root / self.name
         yield data_root
         for name in folders(data_root):
@@ -121,6 +125,17 @@ class Official:
                 yield data_root / name
                 yield data_root / name / self.name
         yield from list(data_root.absolute().parents)[:2]
+
+
+def _by_class(folder: Path) -> str:
+    """-> what to do if its folders 'train' and 'test' (or 'val') hold class folders; nothing where it has none."""
+    if not {"test", "val"} & (names := set(folders(folder))) or "train" not in names:
+        return ""
+    test = "test" if "test" in names else "val"
+    return (
+        f" If its folders 'train' and '{test}' hold a folder for each class: ipll prepare folder --data-root {folder}, "
+        "or a run with --set data.source=folder."
+    )
 
 
 def read_rows(path: Path, columns: int) -> list[list[str]]:
