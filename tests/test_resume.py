@@ -396,7 +396,7 @@ class Bomb:
 def test_the_source_has_no_other_way_to_unpickle(root: Path) -> None:
     for file in (root / "src").rglob("*.py"):
         text = file.read_text()
-        text = text.replace('torch.load(path, map_location="cpu", weights_only=True)', "")  # runs no code
+        text = re.sub(r'torch\.load\(\w+, map_location="cpu", weights_only=True\)', "", text)  # runs no code
         assert not re.search(r"torch\.(load|save)\(|allow_pickle\s*=\s*True|joblib|pickle\.loads?\(", text), file
 
 
