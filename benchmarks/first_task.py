@@ -22,10 +22,10 @@ import torch
 
 from ipll.config import parse_overrides, resolve
 from ipll.data.source import Source
-from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device
 from ipll.learner import Learner
+from ipll.run import load_data
 
 
 def learn(source: Source, preset: str, text: str, common: list[str], seed: int, device: torch.device) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = find_device(options.device)
-    source = load_source(resolve(options.preset).data.source, options.data_root)
+    source = load_data(resolve(options.preset, overrides=parse_overrides(options.set)).data, options.data_root)
     report: dict[str, Any] = {"command": " ".join(sys.argv), "environment": describe(device), "runs": []}
     print("accuracy  linear  pseudo-labels  seconds")
     for text in options.tries:

@@ -4,9 +4,8 @@
     python benchmarks/throughput.py --sizes 32 64 224 --residence device host --out sizes.json
 
 Five ways in one run: eager float32, eager bf16, compiled, compiled and captured as CUDA graphs, and captured with our
-own kernels instead of a compiler's, which is the default. A sample is two trained
-views and one of the teacher, all freshly augmented. Images are noise: the arithmetic does not care. On a CPU only the
-first way runs, with few steps.
+own kernels instead of a compiler's, which is the default. A sample is two trained views and one of the teacher, all
+freshly augmented. Images are noise: the arithmetic does not care. On a CPU only the first way runs, with few steps.
 
 With other sizes or places, there is a table of them besides (see sizes.py). `--ways` without a name leaves the ways
 out.

@@ -27,6 +27,18 @@ STAGES = 3  # tiles that are on their way at once; they take at most 96 KiB of s
 
 
 @triton.jit
+def _tile(start, c, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the values of channels `c` lie in a block of rows, and which of them are there."""
+    r = tl.arange(0, BLOCK)[:, None]
+    return start * tl.full((), CHANNELS, tl.int64) + (r * CHANNELS + c[None, :]), r < rows - start
+
+
+@triton.jit
+def _read(x, here, inside):
+    return tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _moments(
     x, partial, rows,
     CHANNELS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
@@ -38,10 +50,8 @@ def _moments(
     first = tl.zeros([BLOCK, WIDTH], tl.float32)
     second = tl.zeros([BLOCK, WIDTH], tl.float32)
     for start in tl.range(part * BLOCK, rows, PARTS * BLOCK, num_stages=STAGES):
-        r = tl.arange(0, BLOCK)[:, None]
-        here = start * tl.full((), CHANNELS, tl.int64) + (r * CHANNELS + c[None, :])
-        inside = r < rows - start
-        value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32) - shift
+        here, inside = _tile(start, c, rows, CHANNELS, BLOCK)
+        value = _read(x, here, inside) - shift
         value = tl.where(inside, value, 0.0)
         first += value
         second += value * value
@@ -66,12 +76,10 @@ def _write(
     blocks = tl.cdiv(rows, BLOCK)
     for k in range(tl.program_id(0), blocks, tl.num_programs(0)):
         start = (blocks - 1 - k) * BLOCK
-        r = tl.arange(0, BLOCK)[:, None]
-        here = start * tl.full((), CHANNELS, tl.int64) + (r * CHANNELS + c[None, :])
-        inside = r < rows - start
-        value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + offset[None, :]
+        here, inside = _tile(start, c, rows, CHANNELS, BLOCK)
+        value = _read(x, here, inside) * scale[None, :] + offset[None, :]
         if RESIDUAL:
-            value += tl.load(residual + here, mask=inside, other=0.0).to(tl.float32)
+            value += _read(residual, here, inside)
         if RELU:
             value = tl.maximum(value, 0.0)
         tl.store(y + here, value.to(y.dtype.element_ty), mask=inside)
@@ -133,16 +141,14 @@ def _gradient_sums(
     first = tl.zeros([BLOCK, WIDTH], tl.float32)
     second = tl.zeros([BLOCK, WIDTH], tl.float32)
     for start in tl.range(part * BLOCK, rows, PARTS * BLOCK, num_stages=STAGES):
-        r = tl.arange(0, BLOCK)[:, None]
-        here = start * tl.full((), CHANNELS, tl.int64) + (r * CHANNELS + c[None, :])
-        inside = r < rows - start
-        value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
-        gradient = tl.load(dy + here, mask=inside, other=0.0).to(tl.float32)
+        here, inside = _tile(start, c, rows, CHANNELS, BLOCK)
+        value = _read(x, here, inside)
+        gradient = _read(dy, here, inside)
         if TWICE:
-            gradient += tl.load(again + here, mask=inside, other=0.0).to(tl.float32)
+            gradient += _read(again, here, inside)
         if RELU:
             if RESIDUAL:
-                gradient = tl.where(tl.load(y + here, mask=inside, other=0.0) > 0, gradient, 0.0)
+                gradient = tl.where(_read(y, here, inside) > 0, gradient, 0.0)
             else:
                 gradient = tl.where(value * scale + offset > 0, gradient, 0.0)
         if KEEP:
@@ -172,11 +178,9 @@ def _gradient(
     blocks = tl.cdiv(rows, BLOCK)
     for k in range(tl.program_id(0), blocks, tl.num_programs(0)):
         start = (blocks - 1 - k) * BLOCK
-        r = tl.arange(0, BLOCK)[:, None]
-        here = start * tl.full((), CHANNELS, tl.int64) + (r * CHANNELS + c[None, :])
-        inside = r < rows - start
-        value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
-        gradient = tl.load(dz + here, mask=inside, other=0.0).to(tl.float32)
+        here, inside = _tile(start, c, rows, CHANNELS, BLOCK)
+        value = _read(x, here, inside)
+        gradient = _read(dz, here, inside)
         if MASK:
             gradient = tl.where(value * scale + offset > 0, gradient, 0.0)
         gradient = scale * (gradient - first - (value - m) * second)
