@@ -82,8 +82,8 @@ def main() -> None:
             row["overhead"] = row["cost"] * rows["pgdr"]["passes"] / row["passes"]
             print(f"{name:16}{row['samples_per_second']:9,.0f} samples/s{row['cost']:7.2f} x pgdr"
                   f"{row['passes']:6.0f} passes{row['overhead']:7.2f} overhead", flush=True)  # fmt: skip
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+            if options.out:
+                options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,3 +53,15 @@ def test_same_numbers() -> None:
     compiled, plain = learn("pgdr", "on"), learn("pgdr", "off")
     torch.testing.assert_close(compiled.ctx.pool.p, plain.ctx.pool.p)
     torch.testing.assert_close(compiled.ctx.prototypes.mu, plain.ctx.prototypes.mu)
+
+
+def test_kernels_are_kept_in_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where Triton has them, whatever the compiler does later; a user's own choice counts."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", "to be put back")
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    monkeypatch.setenv("TRITON_HOME", str(tmp_path))
+    compiler.compiled(torch.relu)
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / ".triton" / "cache")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "mine")
+    compiler.compiled(torch.relu)
+    assert os.environ["TRITON_CACHE_DIR"] == "mine"

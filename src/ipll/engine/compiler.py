@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -17,6 +19,7 @@ VARIANTS = 64  # of one function: training, evaluation, a key encoder; PyTorch w
 
 
 def compiled(function: Callable[..., T]) -> Callable[..., T]:
+    _keep_kernels_in_one_place()
     return torch.compile(function, dynamic=False, backend=BACKEND)
 
 
@@ -31,3 +34,10 @@ def compile_networks(module: nn.Module, *, every: bool) -> None:
     for part in module.modules():
         if isinstance(part, Network) and (every or not part.fuses()):
             part.compile(dynamic=False, backend=BACKEND)
+
+
+def _keep_kernels_in_one_place() -> None:
+    """PyTorch's compiler may move Triton's cache in the middle of a run, but not in every run: our own kernels
+    (models/fused.py) would be compiled once for each place. Here it is named at the start, where Triton has it."""
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    os.environ.setdefault("TRITON_CACHE_DIR", str(Path(home) / ".triton" / "cache"))

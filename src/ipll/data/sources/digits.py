@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from ipll.data.source import SOURCES, Source, SourceLoader
 
@@ -24,6 +22,9 @@ class Digits(SourceLoader):
         return True
 
     def load(self, data_root: Path) -> Source:
+        from sklearn.datasets import load_digits  # takes seconds to import, which other data sets can do without
+        from sklearn.model_selection import train_test_split
+
         grey, labels = load_digits(return_X_y=True)
         samples = (grey * SCALE).astype(np.uint8).reshape(-1, 1, 8, 8)
         train, test = train_test_split(
