@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -29,7 +30,10 @@ def save(folder: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None
 
 def copy(tensors: dict[str, Tensor], meta: dict[str, Any]) -> Checkpoint:
     """-> what does not change any more, whatever becomes of these."""
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    copies = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
     return Checkpoint(copies, json.loads(json.dumps(meta)))
 
 
