@@ -150,20 +150,21 @@ def test_routing_and_scores_are_those_of_loops_over_edges(steps: int) -> None:
     z[0, 1] = 0  # a factor that the ReLU has switched off
     p = torch.rand(9, CLASSES, generator=generator, dtype=torch.float64)
     p = p * random_sets(np.random.default_rng(steps), 9, CLASSES)
-    edges = route(z, labels, p, steps, 0.5)
+    by_factor = z.transpose(0, 1), labels.transpose(0, 1)
+    edges = route(*by_factor, p, steps, 0.5)
     expected = naive_route(z.numpy(), labels.numpy(), p.numpy(), steps, 0.5)
-    np.testing.assert_allclose(edges.numpy(), expected, atol=1e-10)
-    np.testing.assert_allclose(edges.sum(dim=2).numpy(), p.numpy(), atol=1e-12)
+    np.testing.assert_allclose(edges.permute(1, 2, 0).numpy(), expected, atol=1e-10)
+    np.testing.assert_allclose(edges.sum(dim=0).numpy(), p.numpy(), atol=1e-12)
     np.testing.assert_allclose(
-        routed_scores(z, labels, edges).numpy(), naive_scores(z.numpy(), labels.numpy(), expected), atol=1e-9
+        routed_scores(*by_factor, edges).numpy(), naive_scores(z.numpy(), labels.numpy(), expected), atol=1e-9
     )
 
 
 def test_confidence_does_not_confirm_itself() -> None:
     """One instance alone in the graph is scored by the labels' own embeddings, however sure its targets are."""
     generator = torch.Generator().manual_seed(0)
-    z, labels = sphere(generator, 1, FACTORS, WIDTH), sphere(generator, CLASSES, FACTORS, WIDTH)
-    plain = torch.einsum("ikw,jkw->ij", z, labels)
+    z, labels = sphere(generator, FACTORS, 1, WIDTH), sphere(generator, FACTORS, CLASSES, WIDTH)
+    plain = torch.einsum("kiw,kjw->ij", z, labels)
     for c in range(CLASSES):
         p = torch.eye(CLASSES, dtype=torch.float64)[c : c + 1]
         torch.testing.assert_close(routed_scores(z, labels, route(z, labels, p, 3, 1.0)), plain)
@@ -197,7 +198,7 @@ def test_terms_of_the_loss() -> None:
     assert not r[:, SEEN:].any()
     torch.testing.assert_close(terms["routed"], -torch.xlogy(targets, r).sum(dim=1).mean())
     pairs = [(k, m) for k in range(FACTORS) for m in range(k)]
-    expected = sum(naive_correlation(z[:, k].detach().numpy(), z[:, m].detach().numpy()) for k, m in pairs)
+    expected = sum(naive_correlation(z[k].detach().numpy(), z[m].detach().numpy()) for k, m in pairs)
     assert terms["independence"].item() == pytest.approx(expected, rel=1e-3)
     assert set(terms) == {"ce", "routed", "independence"}
     assert terial.weights() == {"routed": 0.7, "independence": 0.3}

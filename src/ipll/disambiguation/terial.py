@@ -90,42 +90,42 @@ class Terial(Disambiguation):
         z = self._factors(out)
         decided = targets if batch.targets is None else batch.targets  # masks are for the classifier's loss only
         routed = soft_cross_entropy(self._scores(z, batch.p), decided)
-        correlations = distance_correlations(z.transpose(0, 1)).triu(diagonal=1).sum()
+        correlations = distance_correlations(z).triu(diagonal=1).sum()
         return super().losses(out, targets, batch) | {"routed": routed, "independence": correlations}
 
     def weights(self) -> dict[str, float]:
         return {"routed": self.settings.weight, "independence": self.settings.independence}
 
     def _factors(self, out: Mapping[str, Output]) -> Tensor:
-        """z_ik = ReLU(W_k phi_i) on the unit sphere -> [n, factors, width]."""
+        """z_ik = ReLU(W_k phi_i) on the unit sphere -> [factors, n, width]."""
         projected = F.linear(out["weak"].features.float(), self.projections)
-        return F.normalize(projected.view(len(projected), *self.labels.shape[1:]).relu(), dim=2, eps=TINY)
+        z = F.normalize(projected.view(len(projected), *self.labels.shape[1:]).relu(), dim=2, eps=TINY)
+        return z.transpose(0, 1)
 
     def _scores(self, z: Tensor, p: Tensor) -> Tensor:
         """-> routed scores [n, capacity], as logits; those of classes not born are masked."""
         # No ReLU here: embeddings are free, and their negative coordinates would never move.
-        labels = F.normalize(self.labels, dim=2, eps=TINY)
+        labels = F.normalize(self.labels, dim=2, eps=TINY).transpose(0, 1)
         edges = route(z, labels, p, self.settings.steps, self.settings.temperature)
         scores = routed_scores(z, labels, edges) / self.settings.score_temperature
         return torch.where(self.ctx.network.head.born, scores, MASKED)
 
 
 def route(instances: Tensor, labels: Tensor, confidence: Tensor, steps: int, temperature: float) -> Tensor:
-    """Which factor explains each edge: P_ij p_ijk -> [n, classes, factors], after so many steps of routing.
+    """Which factor explains each edge: P_ij p_ijk -> [factors, n, classes], after so many steps of routing.
 
     p_ijk = softmax_k(<c_ik, c_jk> / tau), one latent factor for both ends of an edge; then each node gathers what its
     edges bring it, c_ik = norm(z_ik + sum_j P_ij p_ijk z_jk) and c_jk = norm(z_jk + sum_i P_ij p_ijk z_ik). Nodes are
-    [n or classes, factors, width]; the confidence [n, classes] is zero where there is no edge.
+    [factors, n or classes, width]; the confidence [n, classes] is zero where there is no edge.
     """
 
     def explain(c_i: Tensor, c_j: Tensor) -> Tensor:
-        agreement = torch.einsum("ikw,jkw->ijk", c_i, c_j)
-        return confidence[:, :, None] * (agreement / temperature).softmax(dim=2)
+        return confidence * (c_i @ c_j.mT / temperature).softmax(dim=0)
 
     edges = explain(instances, labels)
     for _ in range(steps - 1):
-        c_i = F.normalize(instances + torch.einsum("ijk,jkw->ikw", edges, labels), dim=2, eps=TINY)
-        c_j = F.normalize(labels + torch.einsum("ijk,ikw->jkw", edges, instances), dim=2, eps=TINY)
+        c_i = F.normalize(torch.baddbmm(instances, edges, labels), dim=2, eps=TINY)
+        c_j = F.normalize(torch.baddbmm(labels, edges.mT, instances), dim=2, eps=TINY)
         edges = explain(c_i, c_j)
     return edges
 
@@ -138,11 +138,11 @@ def routed_scores(instances: Tensor, labels: Tensor, edges: Tensor) -> Tensor:
     confirm itself. Leaving i out is exact and needs no further product: with w = P_ij p_ijk and s_jk the node before it
     is normalised, <z_ik, s_jk - w z_ik> / |s_jk - w z_ik|.
     """
-    nodes = labels + torch.einsum("ijk,ikw->jkw", edges, instances)
-    own = edges * instances.square().sum(dim=2)[:, None]
-    along = torch.einsum("ikw,jkw->ijk", instances, nodes)
-    squared = nodes.square().sum(dim=2) - 2 * edges * along + edges * own
-    return ((along - own) / squared.clamp_min(TINY).sqrt()).sum(dim=2)
+    nodes = torch.baddbmm(labels, edges.mT, instances)
+    own = edges * instances.square().sum(dim=2, keepdim=True)
+    along = instances @ nodes.mT
+    squared = nodes.square().sum(dim=2)[:, None, :] + edges * (own - 2 * along)
+    return ((along - own) * squared.clamp_min(TINY).rsqrt()).sum(dim=0)
 
 
 def distance_correlations(samples: Tensor) -> Tensor:
