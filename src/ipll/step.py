@@ -29,10 +29,13 @@ class Stepper(nn.Module):
         return tuple(part.stage() for part in phase.parts)
 
     def take_step(self, phase: Phase, draw: Draw) -> None:
-        """One step on samples of the pool: gathers what the pool knows of them."""
+        """One step on samples of the pool."""
+        self._step(phase, self.gather(phase, draw))
+
+    def gather(self, phase: Phase, draw: Draw) -> Batch:
+        """-> the samples drawn, with what the pool knows of them."""
         pool, rows = self.ctx.pool, draw.rows
-        batch = Batch(rows, pool.candidates[rows], phase.p[rows], rows >= pool.incoming, draw.views, dict(draw.extra))
-        self._step(phase, batch)
+        return Batch(rows, pool.candidates[rows], phase.p[rows], rows >= pool.incoming, draw.views, dict(draw.extra))
 
     def _step(self, phase: Phase, batch: Batch) -> None:
         with torch.no_grad(), self.stepping.beside():
@@ -55,11 +58,7 @@ class Stepper(nn.Module):
             return total
 
         self.update.step(loss)
-        with torch.no_grad():
-            assert batch.store is not None
-            phase.p[batch.rows] = batch.store
-            for part in phase.parts:
-                part.after(first, batch)
+        self._after(phase, batch, first)
 
     def _forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
         names = view_names(phase)
@@ -77,6 +76,13 @@ class Stepper(nn.Module):
         for part in phase.parts:
             if decided := part.targets(batch.p, out, limited):
                 batch.targets, batch.store = decided
+
+    @torch.no_grad()
+    def _after(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
+        assert batch.store is not None
+        phase.p[batch.rows] = batch.store
+        for part in phase.parts:
+            part.after(out, batch)
 
     def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
         targets = batch.targets
