@@ -1,5 +1,5 @@
-"""On a CUDA device: the same code learns, a run that was stopped goes on, captured steps are the plain ones, and
-samples on the host are learnt from like those on the device."""
+"""On a CUDA device: the same code learns, also from people's own data, a run that was stopped goes on, captured steps
+are the plain ones, and samples on the host are learnt from like those on the device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import ipll
 from ipll.config import Config, resolve
@@ -50,6 +52,22 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     with pytest.raises(ipll.Interrupted):
         ipll.run("digits", out=tmp_path / "run", device="cuda", reporter=StopAt())
     assert ipll.resume(tmp_path / "run", device="cuda").average_incremental_accuracy > 95
+
+
+@pytest.mark.parametrize("kind", ["features", "images"])
+def test_own_data(kind: str) -> None:
+    """Learnt, updated with new classes, and used; predictions of a CPU are the same but for rounding."""
+    digits, rng = load_digits(), np.random.default_rng(0)
+    samples = digits.data.astype(np.float32) if kind == "features" else (digits.images * 15).astype(np.uint8)
+    model = ipll.IncrementalClassifier(random_state=0, device="cuda")
+    for first in (0, 5):
+        arriving = np.flatnonzero((digits.target >= first) & (digits.target < first + 5))
+        others = rng.integers(first, first + 5, len(arriving))
+        model.partial_fit(samples[arriving], np.stack([digits.target[arriving], others], axis=1).tolist())
+    assert model.score(samples, digits.target) > 0.9
+    by_gpu = model.predict_proba(samples)
+    by_cpu = model.set_params(device="cpu").predict_proba(samples)
+    assert np.abs(by_gpu - by_cpu).mean() < 0.02
 
 
 METHODS = [
