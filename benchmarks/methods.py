@@ -60,9 +60,9 @@ def passes(source: Source, name: str, device: torch.device) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", help="default: every named method that is no alias and no variant")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="write all numbers and the environment here, as JSON")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs to measure each method")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     options = parser.parse_args()
     device = find_device(options.device)
     source = noise(device)
@@ -71,7 +71,7 @@ def main() -> None:
     gpu = device.type == "cuda"
     way: dict[str, Any] = WAYS[DEFAULT] if gpu else WAYS["eager float32"] | FEW
     rows: dict[str, dict[str, float]] = {}
-    report: dict[str, Any] = {"environment": describe(device), "methods": rows}
+    report: dict[str, Any] = {"environment": describe(device), "epochs": options.epochs, "methods": rows}
     with arithmetic(deterministic=False, device=device):
         for name in names:
             bench = Bench(source, name, way, options.epochs, device)

@@ -135,7 +135,8 @@ def flops_of_a_sample(learner: Learner) -> int:
 
 def start_up(cache: Path) -> float:
     """Seconds from the start of a fresh process to its first finished step."""
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "IPLL_BENCH_START": str(time.time())}
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
+    environment = os.environ | caches | {"IPLL_BENCH_START": str(time.time())}
     command = [sys.executable, __file__, "--first-step"]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     return float(output.splitlines()[-1])
@@ -166,12 +167,14 @@ def measure_ways(ways: list[str], source: Source, epochs: int, device: torch.dev
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), metavar="WAY")
-    parser.add_argument("--sizes", nargs="+", type=int, choices=list(SHAPES), default=[32])
-    parser.add_argument("--residence", nargs="+", choices=["device", "host"], default=["device"])
+    parser.add_argument("--out", type=Path, help="write all numbers and the environment here, as JSON")
+    parser.add_argument("--epochs", type=int, default=8, help="epochs to measure each way; one on a CPU")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    ways_help = f"some of: {', '.join(map(repr, WAYS))}; default: all"
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=ways_help)
+    sizes_help, places = "height and width of the images, in pixels", ["device", "host"]
+    parser.add_argument("--sizes", nargs="+", type=int, choices=list(SHAPES), default=[32], help=sizes_help)
+    parser.add_argument("--residence", nargs="+", choices=places, default=places[:1], help="where the images lie")
     parser.add_argument("--no-start-up", action="store_true", help="leave the two fresh processes out")
     parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -57,11 +57,17 @@ def test_same_numbers() -> None:
 
 def test_kernels_are_kept_in_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where Triton has them, whatever the compiler does later; a user's own choice counts."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", "to be put back")
-    monkeypatch.delenv("TRITON_CACHE_DIR")
+
+    def place() -> str:
+        compiler.compiled(torch.relu)
+        return os.environ["TRITON_CACHE_DIR"]
+
     monkeypatch.setenv("TRITON_HOME", str(tmp_path))
-    compiler.compiled(torch.relu)
-    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / ".triton" / "cache")
     monkeypatch.setenv("TRITON_CACHE_DIR", "mine")
-    compiler.compiled(torch.relu)
-    assert os.environ["TRITON_CACHE_DIR"] == "mine"
+    assert place() == "mine"
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # PyTorch sets it when it is imported
+    assert place() == str(tmp_path / ".triton" / "cache")
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert place() == str(tmp_path / "triton")

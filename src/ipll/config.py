@@ -58,7 +58,9 @@ class TrainConfig:
     joint_views: bool = setting(True, "all views in one forward pass, so that batch norm sees them together")
     steps_per_epoch: int = setting(0, "at most so many steps an epoch, for quick runs; 0: no limit")
     precision: str = setting("auto", "'float32', 'bf16', or 'auto': bf16 on a GPU that has it, else float32")
-    compile: str = setting("auto", "compile networks and views: 'on', 'off', or 'auto': on a GPU, where it is faster")
+    compile: str = setting(
+        "auto", "compile networks and views: 'on', 'off', or 'auto': on a GPU, what has no kernels of ours"
+    )
     graphs: str = setting("auto", "capture steps as CUDA graphs: 'on', 'off', or 'auto': on a GPU")
     deterministic: bool = setting(False, "the same bits again on the same device and versions; slower on a GPU")
     threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes by itself")

@@ -36,5 +36,11 @@ def suggest(word: str, known: Iterable[str], overview: Iterable[str] | None = No
     names = sorted(known)
     if not names:
         return " There are none."
+    return nearest(word, names) or f" Known: {', '.join(overview or names)}."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """-> ' Did you mean ...?' for the nearest known word, or nothing."""
+    names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6) or [n for n in names if n.endswith("." + word)][:1]
-    return f" Did you mean '{near[0]}'?" if near else f" Known: {', '.join(overview or names)}."
+    return f" Did you mean '{near[0]}'?" if near else ""

@@ -267,7 +267,7 @@ class Execution:
                 "spent": self.spent,
                 "typical": self.typical,
             }
-            self.folder.save_checkpoint(self.learner.tensors(), meta)
+            self.folder.save_checkpoint(self.learner.tensors(within=self.within), meta)
             self.kept = time.monotonic()
 
     def _restore(self, found: Checkpoint) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, field, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from ipll.errors import ConfigError, suggest
+from ipll.errors import ConfigError, nearest, suggest
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def check(condition: bool, key: str, must: str, got: object) -> None:
 
 def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {value!r}.{suggest(value, choices)}")
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {value!r}.{nearest(value, choices)}")
 
 
 def convert(key: str, value: object, kind: Any) -> object:

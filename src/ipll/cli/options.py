@@ -24,7 +24,9 @@ Plugins = Annotated[
 Precision = Annotated[str | None, typer.Option(help="float32, bf16, or auto: bf16 on a GPU that has it.")]
 Compile = Annotated[
     bool | None,
-    typer.Option("--compile/--no-compile", help="Compile networks and views; else on a GPU, where it is faster."),
+    typer.Option(
+        "--compile/--no-compile", help="Compile networks and views; else, on a GPU, what has no kernels of our own."
+    ),
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits again; slower on a GPU.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]

@@ -52,7 +52,10 @@ def augment(
     data_root: DataRoot = None,
     plugin: Plugins = None,
 ) -> None:
-    """Draw training images beside their weak and strong views, as one picture."""
+    """Draw training images beside their weak and strong views, as one picture.
+
+    The weak view is the one that labels are judged by, the strong one is learnt besides; it need not look wilder.
+    """
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     check_picture(out)

@@ -16,6 +16,7 @@ from ipll.engine.replay import Replayed
 from ipll.errors import DataError
 
 COMPILED_BLOCK = 3 * 2**21  # values rendered at a time by compiled code: 2,048 images of 32 x 32
+MOST = 2048  # and images: each call renders whole blocks
 BLOCK = 2**18  # values rendered at a time on a CPU: a few MB stay in its cache, which is several times faster
 
 
@@ -66,7 +67,9 @@ class Views:
         n, values = len(samples), math.prod(samples.shape[1:])
         numbers = torch.rand((n, sum(view.draws)), generator=generator, device=samples.device)
         if view in self.compiled:
-            return self._see_compiled(self.compiled[view], samples, numbers, max(1, COMPILED_BLOCK // values))
+            return self._see_compiled(
+                self.compiled[view], samples, numbers, min(max(1, COMPILED_BLOCK // values), MOST)
+            )
         if samples.device.type != "cpu":
             return self.render(view, samples, numbers)
         block = max(1, BLOCK // values)

@@ -38,6 +38,9 @@ def compile_networks(module: nn.Module, *, every: bool) -> None:
 
 def _keep_kernels_in_one_place() -> None:
     """PyTorch's compiler may move Triton's cache in the middle of a run, but not in every run: our own kernels
-    (models/fused.py) would be compiled once for each place. Here it is named at the start, where Triton has it."""
+    (models/fused.py) would be compiled once for each place. Here it is named at the start: beside the compiler's cache
+    where a user has named that, else where Triton has it."""
+    beside = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     home = os.environ.get("TRITON_HOME") or Path.home()
-    os.environ.setdefault("TRITON_CACHE_DIR", str(Path(home) / ".triton" / "cache"))
+    place = Path(beside) / "triton" if beside else Path(home) / ".triton" / "cache"
+    os.environ.setdefault("TRITON_CACHE_DIR", str(place))

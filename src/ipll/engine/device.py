@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -46,7 +47,7 @@ def use_bf16(precision: str, device: torch.device) -> bool:
 
 
 def use_compile(choice: str, device: torch.device) -> bool:
-    """Are networks and views compiled? 'auto' means: on a GPU."""
+    """Is anything compiled? 'auto' means: on a GPU, and there what has no kernels of its own (`compile_networks`)."""
     return choice == "on" or (choice == "auto" and device.type == "cuda")
 
 
@@ -61,6 +62,7 @@ def use_graphs(choice: str, device: torch.device) -> bool:
 def arithmetic(*, deterministic: bool, device: torch.device) -> Iterator[None]:
     """How the device computes inside: repeatable to the bit, or with whatever algorithm is fastest."""
     before = torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     if deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = not deterministic
@@ -69,7 +71,7 @@ def arithmetic(*, deterministic: bool, device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before[0]
-        torch.use_deterministic_algorithms(before[1])
+        torch.use_deterministic_algorithms(before[1], warn_only=warn_only)
 
 
 def channels_last(network: T) -> T:
@@ -132,17 +134,21 @@ def free_memory(device: torch.device) -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # no Linux: take it that half is in use
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (OSError, StopIteration):  # no Linux: take it that half is in use, or on Windows, that there is enough
+        known = hasattr(os, "sysconf")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if known else sys.maxsize
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU's memory, or of the process's."""
+    """Bytes: of the GPU's memory, or of the process's; 0 on Windows, which does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        import resource
+    except ImportError:
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 def _processor() -> str:
