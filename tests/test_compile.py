@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from ipll.config import resolve
+from ipll.data.augment import AugmentConfig
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.data.views import Views
 from ipll.engine import compiler
 from ipll.learner import Learner
 
@@ -71,3 +73,24 @@ def test_kernels_are_kept_in_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.delenv("TRITON_CACHE_DIR")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert place() == str(tmp_path / "triton")
+
+
+@pytest.mark.parametrize("size", [8, 32, 64])
+def test_few_small_images_are_not_filled_up_to_many(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Compiled views are made in blocks of one length."""
+    monkeypatch.setattr(compiler, "compiled", lambda function: function)
+    views = Views(AugmentConfig(), (0.5,), (0.25,), "cpu", compiled=True)
+    lengths: list[int] = []
+    render = views.compiled[views.weak_view]
+
+    def watched(samples: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        lengths.append(len(samples))
+        return render(samples, numbers)
+
+    views.compiled[views.weak_view] = watched
+    samples = torch.randint(256, (300, 1, size, size), dtype=torch.uint8)
+    seen = views.weak(samples, torch.Generator().manual_seed(0))
+    assert seen.shape == samples.shape
+    assert sum(lengths) <= 2048
+    views.compiled = {}
+    torch.testing.assert_close(seen, views.weak(samples, torch.Generator().manual_seed(0)))

@@ -142,6 +142,11 @@ def test_asked_to_stop_when_all_is_learnt(often: dict[str, Any], reference: Path
     check_equal(tmp_path / "run", reference)
 
 
+def test_between_tasks_a_checkpoint_holds_no_more_than_the_next_one_needs(reference: Path) -> None:
+    kinds = {name.partition(".")[0] for name in outcome(reference)["tensors"]}
+    assert kinds <= {"module", "carried"}  # no pool, no momenta of steps that are done
+
+
 def test_killed_between_the_last_checkpoint_and_the_result(reference: Path, tmp_path: Path, stop_at: Any) -> None:
     folder, rest = shutil.copytree(reference, tmp_path / "run"), stop_at()
     for name in ("result.json", "report.html", "gallery.npz"):
