@@ -261,7 +261,7 @@ def test_part_without_a_hook(
             r"hooks: ErAce\.reshape is never",
         ),
         ("part.weights().items()", "()", "pgdr", r"hooks: \w+\.weights is never called"),
-        ("part.after(first, batch)", "pass", "pico", r"hooks: Pico\.after is never called"),
+        ("part.after(out, batch)", "pass", "pico", r"hooks: Pico\.after is never called"),
     ],
 )
 def test_loop_without_a_hook(
