@@ -15,6 +15,7 @@ from ipll.bench.catalogue import ACCURACY
 from ipll.bench.estimate import Estimator, in_words
 from ipll.bench.plan import Track
 from ipll.bench.state import State
+from ipll.messages import tell
 
 EVERY = 60.0  # seconds between two lines of the plain board
 MOST = 12  # running cells shown at once
@@ -35,7 +36,7 @@ class Board:
             self._live.start()
 
     def say(self, text: str, style: str = "") -> None:
-        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+        tell(text, self.console, style=style)
 
     def settled(self, track: Track) -> None:
         """A cell has ended."""

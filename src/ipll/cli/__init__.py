@@ -12,6 +12,7 @@ from rich.table import Table
 
 import ipll
 from ipll.errors import Interrupted, IpllError
+from ipll.messages import tell
 
 app = typer.Typer(
     help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
@@ -45,12 +46,12 @@ def show(table: Table) -> None:
 
 
 def say(text: str) -> None:
-    out_console.print(text, highlight=False, markup=False, soft_wrap=True)
+    tell(text, out_console)
 
 
 def warn(messages: Iterable[str]) -> None:
     for message in messages:
-        err_console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        tell(message, err_console, style="yellow")
 
 
 def main() -> None:
@@ -58,10 +59,10 @@ def main() -> None:
     try:
         app()
     except Interrupted as stop:
-        err_console.print(str(stop), highlight=False, markup=False, soft_wrap=True)
+        tell(str(stop), err_console)
         sys.exit(128 + stop.signal)
     except IpllError as error:
-        err_console.print(f"ipll: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        tell(f"ipll: {error}", err_console, style="red")
         sys.exit(2)
 
 

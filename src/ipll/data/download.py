@@ -27,9 +27,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from ipll.data.prepare import tell
 from ipll.engine.files import one_at_a_time
 from ipll.errors import DataError
+from ipll.messages import tell
 
 ATTEMPTS = 5
 PAUSE = 1.0  # seconds before the second attempt; it doubles from one attempt to the next

@@ -31,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ipll.data.pictures import Images, Picture, read_pictures
 from ipll.engine.files import lock, sha256_of, write_json, write_text
 from ipll.errors import DataError, Interrupted
+from ipll.messages import tell
 
 VERSION = 1
 KEEP_SECONDS = 2.0  # between two notes of how far it has got
@@ -75,10 +76,6 @@ class Unfit(Exception):
 def cache_root() -> Path:
     """-> where things are kept that cannot be written below the data root."""
     return Path("~/.cache/ipll").expanduser()
-
-
-def tell(message: str) -> None:
-    Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
 
 
 def prepare(listing: Listing, data_root: Path, *, jobs: int = 0, verify: bool = False) -> tuple[Path, Images]:

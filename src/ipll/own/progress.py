@@ -7,6 +7,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ipll.messages import tell
+
 
 class OwnReporter(Protocol):
     """Is told how a fit or an update goes. Without one, nothing is said."""
@@ -56,4 +58,4 @@ class LiveProgress:
         self.bar.stop()
         if not self.console.is_terminal:
             of_all = "" if self.done == self.epochs else f" of {self.epochs}"
-            self.console.print(f"{self.title}: {self.done}{of_all} epochs{self.state}", highlight=False, soft_wrap=True)
+            tell(f"{self.title}: {self.done}{of_all} epochs{self.state}", self.console)

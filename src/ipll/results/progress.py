@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ipll.config import Config
 from ipll.data.stream import Stream
 from ipll.learner import Position
+from ipll.messages import tell
 
 
 class Reporter(Protocol):
@@ -49,7 +50,7 @@ class LiveProgress:
         )
 
     def note(self, message: str) -> None:
-        self.console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        tell(message, self.console, style="yellow")
 
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
         self.config, self.tasks, self.accuracies = config, len(stream), list(accuracies)
@@ -99,7 +100,7 @@ class LiveProgress:
             )
 
     def _say(self, text: str) -> None:
-        self.console.print(f"{self.config.method}: {text}", highlight=False, soft_wrap=True)
+        tell(f"{self.config.method}: {text}", self.console)
         self.spoken = time.monotonic()
 
     def end(self) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from ipll.data.pictures import folders, pictures
-from ipll.data.prepare import Listing, tell
+from ipll.data.prepare import Listing
 from ipll.data.source import SOURCES
 from ipll.data.sources.folder import Folder, held_out
 from ipll.data.sources.images import ImageSource, Official, read_rows
 from ipll.errors import DataError
+from ipll.messages import tell
 
 
 @SOURCES.register("cub200")

@@ -12,10 +12,11 @@ import numpy as np
 
 from ipll.data.download import extract, fetch
 from ipll.data.pictures import Images, folders
-from ipll.data.prepare import Listing, cache_root, prepare, tell
+from ipll.data.prepare import Listing, cache_root, prepare
 from ipll.data.source import Source, SourceLoader
 from ipll.engine.files import one_at_a_time
 from ipll.errors import DataError
+from ipll.messages import tell
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
