@@ -64,7 +64,7 @@ class Bench:
     ) -> None:
         self.started = time.perf_counter()
         self.device, self.epochs = device, epochs
-        overrides = {"train.epochs": epochs + WARM_EPOCHS} | settings
+        overrides = {"train.epochs": epochs + WARM_EPOCHS, "train.later_epochs": 0} | settings
         preset, classes = SHAPES[source.train_samples.shape[-1]].preset, source.classes
         self.config = resolve(preset, method, overrides=overrides)
         self.stream = Stream.build(source, self.config.stream, 0)

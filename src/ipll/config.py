@@ -36,6 +36,11 @@ class DataConfig:
     source: str = setting("digits", "the data set; `ipll datasets` lists them")
     size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own")
     per_class: int = setting(0, "at most so many samples of each class, of training and test, for quick runs; 0: all")
+    validation: float = setting(
+        0.0,
+        "share of every class's training samples that is taken out before the stream is built and scored instead of "
+        "the test samples; 0: the test set is scored",
+    )
     residence: str = setting("auto", "where a task's samples lie: 'device', 'host', or 'auto': as they fit")
 
     def __post_init__(self) -> None:
@@ -44,13 +49,21 @@ class DataConfig:
             SOURCES[self.source]
         check(self.size >= 0, "data.size", "not be negative", self.size)
         check(self.per_class >= 0, "data.per_class", "not be negative", self.per_class)
+        check(0 <= self.validation < 1, "data.validation", "be in [0, 1)", self.validation)
+
+    @property
+    def scored_on(self) -> str:
+        """-> which samples accuracies are on: 'test' or 'validation'."""
+        return "validation" if self.validation else "test"
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     epochs: int = setting(200, "epochs of each task", "paper")
+    later_epochs: int = setting(0, "epochs of every task after the first; 0: as the first")
     batch_size: int = setting(256, "samples a step; a smaller task uses its own size", "paper")
     lr: float = setting(0.1, "learning rate at the start of a task", "paper")
+    later_lr: float = setting(0.0, "the same in every task after the first; 0: as in the first")
     schedule: str = setting("cosine", "'cosine' (per epoch, to 0, anew in every task) or 'constant'", "paper")
     momentum: float = setting(0.9, "momentum of SGD", "paper")
     momentum_buffers: str = setting("fresh", "at a task's start: 'fresh' or 'carried' over from the last task")
@@ -69,7 +82,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check(self.epochs >= 1, "train.epochs", "be at least 1", self.epochs)
         check(self.batch_size >= 1, "train.batch_size", "be at least 1", self.batch_size)
+        check(self.later_epochs >= 0, "train.later_epochs", "not be negative", self.later_epochs)
         check(self.lr > 0, "train.lr", "be positive", self.lr)
+        check(self.later_lr >= 0, "train.later_lr", "not be negative", self.later_lr)
         check_choice("train.schedule", self.schedule, ("cosine", "constant"))
         check(0 <= self.momentum < 1, "train.momentum", "be in [0, 1)", self.momentum)
         check_choice("train.momentum_buffers", self.momentum_buffers, ("fresh", "carried"))
@@ -81,9 +96,14 @@ class TrainConfig:
         check(self.threads >= 0, "train.threads", "not be negative", self.threads)
         check(self.checkpoint_seconds >= 0, "train.checkpoint_seconds", "not be negative", self.checkpoint_seconds)
 
-    def lr_at(self, epoch: int) -> float:
-        """The learning rate in an epoch of a task, from 0."""
-        return self.lr if self.schedule == "constant" else self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+    def epochs_of(self, task: int) -> int:
+        """-> the epochs of a task, from 0."""
+        return self.later_epochs if task and self.later_epochs else self.epochs
+
+    def lr_at(self, task: int, epoch: int) -> float:
+        """-> the learning rate in an epoch of a task, both from 0."""
+        lr = self.later_lr if task and self.later_lr else self.lr
+        return lr if self.schedule == "constant" else lr * (1 + math.cos(math.pi * epoch / self.epochs_of(task))) / 2
 
 
 SECTIONS: dict[str, type[Any]] = {

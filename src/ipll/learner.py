@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.classifier.members import Classifier
-from ipll.component import Context, Draw, Phase
+from ipll.component import EMBED_CHUNK, Context, Draw, Phase
 from ipll.config import Config
 from ipll.data.feature_views import make_views
 from ipll.data.loader import begun, draws, training_rows
@@ -64,7 +64,7 @@ class Learner(Stepper):
         super().__init__()
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
-        ctx.parts = assemble(config.parts, config.prototypes)
+        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix)
         self.parts = nn.ModuleList(ctx.parts)
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
@@ -85,8 +85,11 @@ class Learner(Stepper):
         for part in ctx.parts:
             part.build(ctx)
         if compiled:
+            every = train.compile == "on"
             ctx.chunk = train.batch_size  # the shape that the teacher sees too
-            compile_networks(self, every=train.compile == "on")
+            if self.network.fuses() and not every:  # nothing is compiled: small batches need not mean small chunks
+                ctx.chunk = max(train.batch_size, EMBED_CHUNK)
+            compile_networks(self, every=every)
         self.stepping = Replay(ctx.device) if graphs else Plain()
         self.joint_views = train.joint_views
         self.sums = {}
@@ -119,16 +122,16 @@ class Learner(Stepper):
         main = phase.network is self.network
         self.update.set_momenta(self._restored or (self._carried if main else {}))
         self._restored = {}
-        ctx.phase, ctx.epochs = phase, train.epochs
+        ctx.phase, ctx.epochs = phase, train.epochs_of(ctx.task)
         rows = training_rows(ctx)
         if start.epoch == start.step == 0:
             self.sums = {}
         self.stepping.begin(partial(self.take_step, phase))
         upcoming = self._draws(phase, rows, start.epoch, start.step)
-        for epoch in range(start.epoch, train.epochs):
+        for epoch in range(start.epoch, ctx.epochs):
             first = start.step if epoch == start.epoch else 0
             ctx.epoch = epoch
-            self.update.set_lr(train.lr_at(epoch))
+            self.update.set_lr(train.lr_at(ctx.task, epoch))
             for part in phase.parts:
                 part.begin_epoch()
             if first == 0:
@@ -140,7 +143,7 @@ class Learner(Stepper):
                 self.stepping(draw, stage)
                 yield Position(ctx.task, start.phase, epoch, step + 1)
             read = later(torch.stack(list(self.sums.values())))
-            if epoch + 1 < train.epochs:  # the device makes its views while the losses of this one are read
+            if epoch + 1 < ctx.epochs:  # the device makes its views while the losses of this one are read
                 upcoming = begun(self._draws(phase, rows, epoch + 1, 0))
             for part in phase.parts:
                 part.end_epoch()

@@ -14,6 +14,7 @@ from typing import Any
 from ipll.auxiliary import consistency as _consistency  # noqa: F401
 from ipll.auxiliary import contrastive as _contrastive  # noqa: F401
 from ipll.auxiliary import prototype_kl as _prototype_kl  # noqa: F401
+from ipll.auxiliary.cutmix import CutMix
 from ipll.classifier import members as _classifiers  # noqa: F401
 from ipll.component import AUTOMATIC, FAMILIES, Component
 from ipll.disambiguation import papi as _papi  # noqa: F401
@@ -29,6 +30,7 @@ from ipll.prototypes import Prototypes, PrototypeSettings
 from ipll.registry import Registry
 from ipll.retention import ancl as _ancl  # noqa: F401
 from ipll.retention import bic as _bic  # noqa: F401
+from ipll.retention import boost as _boost  # noqa: F401
 from ipll.retention import distillation as _distillation  # noqa: F401
 from ipll.retention import er_ace as _er_ace  # noqa: F401
 from ipll.retention import wa as _wa  # noqa: F401
@@ -73,6 +75,8 @@ def _packaged_methods() -> dict[str, dict[str, Any]]:
             dropped = varied.pop("without", ())
             kept = [kind for kind in varied["auxiliary"] if kind not in dropped]
             methods[f"{name}/{variant}"] = varied | {"auxiliary": kept, "doc": f"{name} {change['doc']}"}
+    for name, row in rows["ours"].items():
+        methods[name] = {key: value for key, value in _over(methods[row["base"]], row).items() if key != "base"}
     return methods
 
 
@@ -136,9 +140,15 @@ def check_needs(parts: tuple[PartConfig, ...], head: str) -> None:
             )
 
 
-def assemble(parts: tuple[PartConfig, ...], prototypes: PrototypeSettings) -> tuple[Component, ...]:
-    """-> the method's components, in the order in which their hooks are called. Prototypes join where needed."""
+def assemble(
+    parts: tuple[PartConfig, ...], prototypes: PrototypeSettings, cutmix: float = 0.0
+) -> tuple[Component, ...]:
+    """-> the method's components, in the order in which their hooks are called. Prototypes join where a part needs
+    them, behind the auxiliary losses CutMix where it has a weight."""
     members = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
+    families = [part.family for part in parts]
     if any("prototypes" in member.needs for member in members):
-        members.insert([part.family for part in parts].index("memory"), Prototypes(prototypes))
+        members.insert(families.index("memory"), Prototypes(prototypes))
+    if cutmix:
+        members.insert(families.index("retention"), CutMix(cutmix))
     return tuple(members)

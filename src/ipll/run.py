@@ -134,8 +134,13 @@ def slow_notices(config: Config, device: torch.device) -> list[str]:
 
 
 def load_data(config: DataConfig, data_root: str | Path | None) -> Source:
-    """-> the data set that the settings name, or as much of it as they want."""
-    return load_source(config.source, Path(data_root) if data_root else None, config.size).limited(config.per_class)
+    """-> the data set that the settings name, or as much of it as they want.
+
+    Validation samples are taken out first, and then both kinds are limited: a quick run is scored on some of those that
+    a whole one is scored on, and learns from none of them.
+    """
+    source = load_source(config.source, Path(data_root) if data_root else None, config.size)
+    return source.validating(config.validation).limited(config.per_class)
 
 
 def check_against(config: Config, source: Source) -> None:
@@ -286,7 +291,9 @@ class Execution:
             "preset": self.config.preset,
             "method": self.config.method,
             "seed": self.config.seed,
+            "scored_on": self.config.data.scored_on,
             "epochs": self.config.train.epochs,
+            "later_epochs": self.config.train.later_epochs,
             "config": self.config.to_table(),
             "environment": describe(self.device),
             "residence": self.observer.state["tasks"][-1].get("residence"),

@@ -95,7 +95,7 @@ class Trial:
     def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """-> the test samples of classes first, ..., last - 1 in order of arrival, and their classes."""
         truth = self.stream.arrival[self.source.test_labels]
-        chosen = (truth >= first) & (truth < last)
+        chosen = np.flatnonzero((truth >= first) & (truth < last))
         return torch.from_numpy(self.source.test_samples[chosen]), torch.from_numpy(truth[chosen])
 
 
@@ -156,7 +156,7 @@ def check_memory(trial: Trial, learner: Learner) -> None:
     assert len(set(memory.ids.tolist())) == kept, f"{where} keeps a sample twice"
     assert (trial.stream.task[memory.ids] <= t).all(), f"{where} keeps a sample that has not arrived yet"
     if kept:
-        same = torch.equal(memory.samples, torch.from_numpy(trial.source.train_samples[memory.ids]))
+        same = torch.equal(memory.samples, torch.from_numpy(trial.source.train_samples[memory.ids.numpy()]))
         assert same, f"{where} keeps samples that are not those of their ids"
         _check_sets(trial, "the memory's", memory.candidates, memory.ids)
         _check_distributions(f"task {t + 1}: targets of the memory", memory.p, memory.candidates)

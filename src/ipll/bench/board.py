@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ipll.bench.catalogue import ACCURACY
-from ipll.bench.estimate import Estimator, in_words
+from ipll.bench.estimate import Estimator, epochs_a_task, in_words
 from ipll.bench.plan import Track
 from ipll.bench.state import State
 from ipll.messages import tell
+from ipll.results.conditions import accuracy_word, scored_on
 
 EVERY = 60.0  # seconds between two lines of the plain board
 MOST = 12  # running cells shown at once
@@ -43,8 +44,9 @@ class Board:
         count = sum(t.settled for t in self.tracks)
         if track.status.state is State.DONE:
             self.estimator.learn(track.status.result)
-            accuracy = track.status.result[ACCURACY]
-            self.say(f"[{count}/{len(self.tracks)}] {track.cell}: accuracy {accuracy:.2f}")
+            result = track.status.result
+            accuracy = f"{accuracy_word(scored_on(result))} {result[ACCURACY]:.2f}"
+            self.say(f"[{count}/{len(self.tracks)}] {track.cell}: {accuracy}")
         else:
             self.say(f"[{count}/{len(self.tracks)}] {track.cell} failed: {track.status.error}", style="red")
 
@@ -77,7 +79,7 @@ class Board:
         for track in self.tracks:
             if track.settled:
                 continue
-            seconds = self.estimator.seconds(track.cell, track.config.train.epochs)
+            seconds = self.estimator.seconds(track.cell, epochs_a_task(track.config))
             if seconds is None:
                 return None
             total += seconds * (1 - track.progress.get("share", 0.0))

@@ -1,4 +1,4 @@
-"""How long cells will take, from runs that have finished: wall seconds in proportion to the epochs.
+"""How long cells will take, from runs that have finished: wall seconds in proportion to the epochs over all tasks.
 
 Runs of the same method on the same preset are the measure; where there are none, other methods on that preset, which
 is rough (methods differ by a factor of about three); without any, there is no estimate.
@@ -14,6 +14,7 @@ from typing import Any
 
 from ipll.bench.catalogue import Cell
 from ipll.bench.state import State, read_status
+from ipll.config import Config
 
 
 class Estimator:
@@ -32,9 +33,9 @@ class Estimator:
 
     def learn(self, result: Mapping[str, Any]) -> None:
         try:
-            seconds = float(result["wall_seconds"]) / float(result["epochs"])
+            seconds = float(result["wall_seconds"]) / _epochs_of_result(result)
             keys = (result["preset"], result["method"]), (result["preset"],)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
             return
         for key in keys:
             self._seconds[key].append(seconds)
@@ -42,9 +43,26 @@ class Estimator:
     def same_method(self, cell: Cell) -> bool:
         return bool(self._seconds.get((cell.preset, cell.method)))
 
-    def seconds(self, cell: Cell, epochs: int) -> float | None:
+    def seconds(self, cell: Cell, epochs: float) -> float | None:
+        """-> how long a cell of so many epochs a task, on average, will take; None where nothing is known."""
         found = self._seconds.get((cell.preset, cell.method)) or self._seconds.get((cell.preset,))
         return mean(found) * epochs if found else None
+
+
+def epochs_a_task(config: Config) -> float:
+    """-> the epochs of a task, on average over all tasks of a run."""
+    return _mean_epochs(config.train.epochs, config.train.later_epochs, config.stream.tasks)
+
+
+def _epochs_of_result(result: Mapping[str, Any]) -> float:
+    """The same, of a finished run; one of an older version knows no other epochs of later tasks."""
+    config = result.get("config", {})
+    later = int(config.get("train", {}).get("later_epochs", 0))
+    return _mean_epochs(float(result["epochs"]), later, int(config["stream"]["tasks"]) if later else 1)
+
+
+def _mean_epochs(first: float, later: int, tasks: int) -> float:
+    return (first + (later or first) * (tasks - 1)) / tasks
 
 
 def in_words(seconds: float) -> str:

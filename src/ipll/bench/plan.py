@@ -11,7 +11,7 @@ from typing import Any
 
 from ipll.bench import claims
 from ipll.bench.catalogue import Bench, Cell
-from ipll.bench.estimate import Estimator, in_words
+from ipll.bench.estimate import Estimator, epochs_a_task, in_words
 from ipll.bench.state import State, Status, read_status
 from ipll.config import Config
 from ipll.errors import ConfigError
@@ -87,7 +87,7 @@ class Plan:
             if track.status.state is not State.DONE:
                 if held and not free:
                     state = f"running on {held.record.get('host', 'another machine')}"
-                seconds = estimator.seconds(track.cell, track.config.train.epochs)
+                seconds = estimator.seconds(track.cell, epochs_a_task(track.config))
                 total += seconds or 0.0
                 known += seconds is not None and estimator.same_method(track.cell)
                 rough += seconds is not None and not estimator.same_method(track.cell)

@@ -121,9 +121,10 @@ class _Progress(Silent):
         self.claim, self.asked = claim, False
 
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
-        self.tasks, self.epochs = len(stream), config.train.epochs
-        sizes = [int((stream.task == t).sum()) for t in range(self.tasks)]
-        self.starts = [sum(sizes[:t]) / sum(sizes) for t in range(self.tasks + 1)]
+        self.tasks = len(stream)
+        self.epochs = [config.train.epochs_of(t) for t in range(self.tasks)]
+        work = [int((stream.task == t).sum()) * epochs for t, epochs in enumerate(self.epochs)]
+        self.starts = [sum(work[:t]) / sum(work) for t in range(self.tasks + 1)]
         self._show(position, 1)
 
     def step(self, position: Position, steps: int, phases: int) -> None:
@@ -141,13 +142,14 @@ class _Progress(Silent):
 
     def _show(self, position: Position, phases: int) -> None:
         t = min(position.task, self.tasks - 1)
-        within = (position.phase * self.epochs + position.epoch) / (phases * self.epochs)
+        epochs = self.epochs[t]
+        within = (position.phase * epochs + position.epoch) / (phases * epochs)
         share = self.starts[t] + min(within, 1.0) * (self.starts[t + 1] - self.starts[t])
         self.claim.progress = {
             "task": t + 1,
             "tasks": self.tasks,
-            "epoch": min(position.epoch + 1, self.epochs),
-            "epochs": self.epochs,
+            "epoch": min(position.epoch + 1, epochs),
+            "epochs": epochs,
             "share": round(share if position.task < self.tasks else 1.0, 4),
         }
 

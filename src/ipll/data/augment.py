@@ -45,12 +45,20 @@ class AugmentConfig:
     strong: str = setting("mild", "the strong view, by name; the paper cites RandAugment and gives no strengths")
     flip: bool = setting(True, "mirror half of the images (never in 'shift' and 'warp')", "official code")
     min_scale: float = setting(0.2, "smallest area of a random resized crop, as a share", "official code")
+    test_size: int = setting(
+        0, "side at which plain views are shown (test, prototypes, separation, memory), in pixels; 0: as they are"
+    )
+    cutmix: float = setting(
+        0.0, "weight of the loss on a further view, parts of two images of a batch in one (CutMix); 0: no such view"
+    )
     noise: float = setting(0.1, "view 'noise' of features: Gaussian noise, in standard deviations of each feature")
     drop: float = setting(0.1, "view 'noise' of features: probability that a feature is replaced by its mean")
 
     def __post_init__(self) -> None:
         check_choice("augment.weak", self.weak, (*VIEWS, NOISE))
         check_choice("augment.strong", self.strong, (*VIEWS, NOISE))
+        check(self.test_size >= 0, "augment.test_size", "not be negative", self.test_size)
+        check(self.cutmix >= 0, "augment.cutmix", "not be negative", self.cutmix)
         check(self.noise >= 0, "augment.noise", "not be negative", self.noise)
         check(0 <= self.drop < 1, "augment.drop", "be in [0, 1)", self.drop)
         check(0 < self.min_scale <= 1, "augment.min_scale", "be in (0, 1]", self.min_scale)
@@ -200,3 +208,14 @@ def warp(config: AugmentConfig) -> View:
 def identity(config: AugmentConfig) -> View:
     """The image as it is."""
     return View((), lambda images: images)
+
+
+def plain(config: AugmentConfig) -> View:
+    """What is shown at test: the image as it is, or at the size of `test_size`.
+
+    Random resized crops enlarge what they show; an image that is not enlarged has smaller things in it than any that
+    the network was trained on (Touvron et al. 2019, the train-test resolution discrepancy).
+    """
+    if not config.test_size:
+        return identity(config)
+    return View((), partial(ops.resize, side=config.test_size))

@@ -69,6 +69,11 @@ def make_views(
                 f"augment.{key} '{name}' is a view of features, but model.backbone takes images: choose another view, "
                 "or --set model.backbone=mlp."
             )
+    for key, value in (("test_size", config.test_size), ("cutmix", config.cutmix)):
+        if features and value:
+            raise ConfigError(
+                f"augment.{key}={value:g} is for images, but model.backbone takes features: use --set augment.{key}=0."
+            )
     if features:
         return FeatureViews(config, mean, std, device)
     return Views(config, mean, std, device, compiled=compiled, graphs=graphs)

@@ -62,6 +62,11 @@ def resample(images: Tensor, matrix: Tensor, black: bool = False) -> Tensor:
     return out * inside[:, None]
 
 
+def resize(images: Tensor, side: int) -> Tensor:
+    """Square images, bilinear, at another size; smoothed first where they shrink."""
+    return F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
+
+
 def reflect_shift(images: Tensor, right: Tensor, down: Tensor, mirror: Tensor) -> Tensor:
     """Reads `right`, `down` pixels (whole numbers) away, beyond the border reflected; mirrors where `mirror` (bool)."""
     n, channels, height, width = images.shape

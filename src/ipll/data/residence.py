@@ -41,13 +41,15 @@ class Selection:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, rows: slice | Ints) -> Array:
+    def __getitem__(self, rows: slice | Ints | list[int]) -> Array:
         """-> a copy of these rows."""
         return self.array[self.rows[rows]]
 
 
-def select(samples: Array, rows: Ints) -> Array | Selection:
+def select(samples: Array | Selection, rows: Ints) -> Array | Selection:
     """-> rows of `samples`; nothing of a mapped file is read yet."""
+    if isinstance(samples, Selection):
+        return Selection(samples.array, samples.rows[rows])
     mapped = isinstance(samples, np.memmap) and samples.flags.c_contiguous
     return Selection(samples, rows) if mapped else samples[rows]
 

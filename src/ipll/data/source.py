@@ -10,22 +10,31 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ipll.data.residence import Array, Selection, select
+from ipll.errors import ConfigError
 from ipll.registry import Registry
+from ipll.rng import numpy_generator
+from ipll.settings import check
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Samples and the truth about them. Streams and evaluation read it; a learner is only ever given its samples."""
+    """Samples and the truth about them. Streams and evaluation read it; a learner is only ever given its samples.
+
+    Those of a large data set lie in a file that is mapped into memory; a selection of them is not read either.
+    """
 
     name: str
-    train_samples: npt.NDArray[np.uint8]  # [n, channels, height, width]
-    train_labels: npt.NDArray[np.int64]  # [n]
-    test_samples: npt.NDArray[np.uint8]
-    test_labels: npt.NDArray[np.int64]
+    train_samples: Array | Selection  # [n, channels, height, width]
+    train_labels: Ints  # [n]
+    test_samples: Array | Selection
+    test_labels: Ints
     class_names: tuple[str, ...]
     mean: tuple[float, ...]  # per channel, of samples scaled to [0, 1]
     std: tuple[float, ...]
-    superclasses: npt.NDArray[np.int64] | None = None  # [classes], the superclass of each class
+    superclasses: Ints | None = None  # [classes], the superclass of each class
 
     @property
     def classes(self) -> int:
@@ -37,12 +46,41 @@ class Source:
             return self
         train, test = (_first(labels, per_class) for labels in (self.train_labels, self.test_labels))
         return replace(
-            self, train_samples=self.train_samples[train], train_labels=self.train_labels[train],
-            test_samples=self.test_samples[test], test_labels=self.test_labels[test],
+            self, train_samples=select(self.train_samples, train), train_labels=self.train_labels[train],
+            test_samples=select(self.test_samples, test), test_labels=self.test_labels[test],
         )  # fmt: skip
 
+    def validating(self, share: float) -> Source:
+        """-> the source for choosing settings: this share of every class's training samples, at least one of each, are
+        its test samples, the rest its training samples. The test samples are gone, so that nothing can score them.
 
-def _first(labels: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+        The draw is the data set's own, whatever a run's seed: all runs are scored on the same samples. A smaller share
+        takes some of those that a larger one takes. 0: the source as it is.
+        """
+        check(0 <= share < 1, "data.validation", "be in [0, 1)", share)
+        if not share:
+            return self
+        drawn = np.sort(np.concatenate([self._validation(c, share) for c in range(self.classes)]))
+        rest = np.setdiff1d(np.arange(len(self.train_labels)), drawn)
+        return replace(
+            self, train_samples=select(self.train_samples, rest), train_labels=self.train_labels[rest],
+            test_samples=select(self.train_samples, drawn), test_labels=self.train_labels[drawn],
+        )  # fmt: skip
+
+    def _validation(self, c: int, share: float) -> Ints:
+        """-> the rows of class `c` that are taken out. A class without any is refused when a stream is built."""
+        rows = np.flatnonzero(self.train_labels == c)
+        count = max(1, round(share * len(rows)))
+        if 0 < len(rows) <= count:
+            raise ConfigError(
+                f"data.validation={share:g} takes {count} of the {len(rows)} training samples of class "
+                f"'{self.class_names[c]}' of '{self.name}', and none is left to learn from: choose a smaller share, or "
+                "0, or get more samples of the class."
+            )
+        return numpy_generator(0, "validation", c).permutation(rows)[:count]
+
+
+def _first(labels: Ints, count: int) -> Ints:
     """-> in order, the rows that are among the first `count` of their label."""
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)

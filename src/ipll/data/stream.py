@@ -148,7 +148,7 @@ class Stream:
         """-> |Y_t|, the number of classes seen once task `t` has begun; 0 for t = -1."""
         return sum(self.classes_per_task[: t + 1])
 
-    def make_task(self, t: int, samples: Array) -> Task:
+    def make_task(self, t: int, samples: Array | Selection) -> Task:
         """-> task `t` with its share of a source's training samples; those of a mapped file are not read yet."""
         if not 0 <= t < len(self):
             raise IndexError(f"task {t} of a stream of {len(self)} tasks")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipll.data import image_ops as ops
-from ipll.data.augment import VIEWS, AugmentConfig, View
+from ipll.data.augment import VIEWS, AugmentConfig, View, plain
 from ipll.engine import compiler
 from ipll.engine.replay import Replayed
 from ipll.errors import DataError
@@ -30,9 +30,9 @@ class Views:
         self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
         *, compiled: bool = False, graphs: bool = False,
     ) -> None:  # fmt: skip
-        self.weak_view, self.strong_view, self.plain_view = (
-            VIEWS[name](config).on(device) for name in (config.weak, config.strong, "identity")
-        )
+        self.weak_view, self.strong_view = (VIEWS[name](config).on(device) for name in (config.weak, config.strong))
+        self.plain_view = plain(config).on(device)
+        self.test_size = config.test_size
         std_levels = torch.tensor(std, device=device).view(-1, 1, 1) * ops.WHITE
         self.scale = 1 / std_levels
         self.offset = -torch.tensor(mean, device=device).view(-1, 1, 1) * ops.WHITE / std_levels
@@ -51,6 +51,11 @@ class Views:
 
     def plain(self, samples: Tensor) -> Tensor:
         """No augmentation: what is shown to the model at test."""
+        if self.test_size and samples.shape[-2] != samples.shape[-1]:
+            raise DataError(
+                f"augment.test_size={self.test_size} is for square images, and these are {samples.shape[-1]} x "
+                f"{samples.shape[-2]} pixels: use --set augment.test_size=0."
+            )
         return self._see(self.plain_view, samples, None)
 
     def render(self, view: View, samples: Tensor, numbers: Tensor) -> Tensor:

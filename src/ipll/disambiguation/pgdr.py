@@ -22,6 +22,7 @@ RAREST = 1e-6  # share of a class that no target has any weight on
 class MomentumSettings:
     beta_start: float = setting(0.8, "momentum of the pseudo-labels in a task's first epoch (Eq. 6)", "paper")
     beta_end: float = setting(0.6, "and in its last; linear in between", "paper")
+    soft: bool = setting(False, "z of Eq. 6 is the prediction within S_i, instead of its largest entry alone")
     memory_targets: str = setting("update", "pseudo-labels of memory samples: 'update' or 'freeze'")
 
     def __post_init__(self) -> None:
@@ -50,7 +51,11 @@ class MomentumLabels(Disambiguation):
         raise NotImplementedError
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
-        z = F.one_hot(predict_within(self.scores(out["weak"]), batch.candidates), p.shape[1]).to(p.dtype)
+        scores = self.scores(out["weak"])
+        if self.settings.soft:
+            z = scores.float().masked_fill(~batch.candidates, -torch.inf).softmax(dim=1)
+        else:
+            z = F.one_hot(predict_within(scores, batch.candidates), p.shape[1]).to(p.dtype)
         updated = self.beta * p + (1 - self.beta) * z
         if self.settings.memory_targets == "freeze":
             updated = torch.where(batch.from_memory[:, None], p, updated)

@@ -54,18 +54,20 @@ class Choice(NamedTuple):
 def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     """-> all choices for a new model, but for what is `given`, by dotted keys."""
     for key in given:
-        if key == "data.source" or key.startswith("stream."):
+        if key in ("data.source", "data.validation") or key.startswith("stream."):
             raise ConfigError(f"unknown setting '{key}' for a model of your own data: it is for benchmarks. Remove it.")
     chosen = _features() if facts.kind == "features" else _images(facts, given)
-    return tuple(choice for choice in (*chosen, *_each_update(facts, given)) if choice.setting not in given)
+    each = _each_update(facts, given, _count(given, "train.epochs", 0))
+    return tuple(choice for choice in (*chosen, *each) if choice.setting not in given)
 
 
 def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """-> what is chosen anew for an update. A memory never shrinks."""
+    """-> what is chosen anew for an update. A memory never shrinks; `train.later_epochs`, where it is set, is obeyed."""
     kept = next(part.settings.size for part in config.parts if part.family == "memory")
+    epochs = config.train.later_epochs or _count(given, "train.epochs", 0)
     return tuple(
         choice
-        for choice in _each_update(facts, given)
+        for choice in _each_update(facts, given, epochs)
         if choice.setting not in given and not (choice.setting == "memory.size" and choice.value < kept)
     )
 
@@ -121,7 +123,8 @@ def _images(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
         yield Choice("augment.strong", "mild", "and turned, sheared, other contrast")
 
 
-def _each_update(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
+def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterator[Choice]:
+    """`epochs` are those of the update where they are given; 0: they are chosen."""
     n, features = facts.samples, facts.kind == "features"
     batch = min(max(2 ** round(math.log2(n / 20)), 32), 256 if features else 128)
     yield Choice("train.batch_size", batch, f"for {n:,} samples")
@@ -135,13 +138,14 @@ def _each_update(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
     per_epoch = -(-n // batch)
     low, high = EPOCHS
     slow = not features and not facts.gpu and facts.side > SMALL
-    epochs = min(max(round((STEPS_SLOW if slow else STEPS) / per_epoch), low), high)
-    yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
+    if not epochs:
+        epochs = min(max(round((STEPS_SLOW if slow else STEPS) / per_epoch), low), high)
+        yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
     fewest, per_class = KEPT[facts.kind]
     size = max(fewest, per_class * facts.classes)
     yield Choice("memory.size", size, f"samples to be kept: room for {size // max(facts.classes, 1):,} of each class")
     if facts.gpu:
-        steps = per_epoch * _count(given, "train.epochs", epochs)
+        steps = per_epoch * epochs
         for key, least in LONG.items():
             pays = steps >= least and not (features and key == "train.compile")
             yield Choice(key, "auto" if pays else "off", f"{steps:,} steps {'' if pays else 'would not '}pay for it")

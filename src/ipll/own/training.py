@@ -43,7 +43,7 @@ def train(
 
     SIGINT and SIGTERM stop it after the current step, with Interrupted. What is `pending` is gone on with.
     """
-    update, epochs = task.index + 1, learner.config.train.epochs
+    update, epochs = task.index + 1, learner.config.train.epochs_of(task.index)
     title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
     with stop_requests(listen=True) as asked:
         reporter.begin(title, epochs)

@@ -13,6 +13,7 @@ from ipll.config import Config
 from ipll.data.stream import Stream
 from ipll.learner import Position
 from ipll.messages import tell
+from ipll.results.conditions import accuracy_word
 
 
 class Reporter(Protocol):
@@ -55,27 +56,30 @@ class LiveProgress:
     def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
         self.config, self.tasks, self.accuracies = config, len(stream), list(accuracies)
         self.phases = 1
+        self.accuracy = accuracy_word(config.data.scored_on)
         memory = next(p.settings.size if p.kind != "none" else 0 for p in config.parts if p.family == "memory")
-        self.work = [int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))]
+        samples = [int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))]
+        self.work = [count * config.train.epochs_of(t) for t, count in enumerate(samples)]
         self.start, self.started = self._done(position, 1), time.monotonic()
         self.spoken = self.started
         self.id = self.bar.add_task(config.method, total=1.0, left="")
         self.bar.start()
 
     def _done(self, position: Position, steps: int) -> float:
-        """The share of the whole work, counted in samples; every phase of a task counts the same."""
+        """The share of the whole work, counted in samples over all epochs; every phase of a task counts the same."""
         if position.task == self.tasks:
             return 1.0
-        epochs = self.config.train.epochs
+        epochs = self.config.train.epochs_of(position.task)
         epoch = position.phase * epochs + position.epoch + position.step / max(steps, 1)
         within = min(epoch / (epochs * self.phases), 1.0)
         return (sum(self.work[: position.task]) + within * self.work[position.task]) / sum(self.work)
 
     def step(self, position: Position, steps: int, phases: int) -> None:
         self.phases = phases
-        epochs = self.config.train.epochs
+        epochs = self.config.train.epochs_of(position.task)
         ending = position.epoch == epochs and position.phase == phases - 1
-        doing = "prototypes, memory and test" if ending else f"epoch {min(position.epoch + 1, epochs)}/{epochs}"
+        last = f"prototypes, memory and {self.config.data.scored_on}"
+        doing = last if ending else f"epoch {min(position.epoch + 1, epochs)}/{epochs}"
         if not self.console.is_terminal:
             if time.monotonic() - self.spoken > QUIET:
                 self._say(f"task {position.task + 1}/{self.tasks}, {doing}")
@@ -83,7 +87,8 @@ class LiveProgress:
         done = self._done(position, steps)
         elapsed = time.monotonic() - self.started
         left = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
-        accuracy = f" · accuracy {sum(self.accuracies) / len(self.accuracies):.1f}" if self.accuracies else ""
+        mean = sum(self.accuracies) / max(len(self.accuracies), 1)
+        accuracy = f" · {self.accuracy} {mean:.1f}" if self.accuracies else ""
         self.bar.update(
             self.id,
             completed=done,
@@ -96,7 +101,7 @@ class LiveProgress:
         if not self.console.is_terminal:
             self._say(
                 f"task {record['task'] + 1}/{self.tasks}, {record['seen_classes']} classes seen, "
-                f"accuracy {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}"
+                f"{self.accuracy} {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}"
             )
 
     def _say(self, text: str) -> None:

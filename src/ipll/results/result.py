@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipll.results.conditions import on_samples, scored_on
 from ipll.results.folder import read_result
 
 
@@ -44,4 +45,5 @@ class Result(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         what = f"{self['method']} on {self['preset']}, seed {self['seed']}"
-        return f"Result({what}: average incremental accuracy {self.average_incremental_accuracy:.2f})"
+        where = on_samples(scored_on(self))
+        return f"Result({what}: average incremental accuracy{where} {self.average_incremental_accuracy:.2f})"

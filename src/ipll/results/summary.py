@@ -12,15 +12,18 @@ from rich.table import Table
 from ipll.component import FAMILIES
 from ipll.config import SECTIONS, packaged_layers, resolve
 from ipll.method import ADDED, canonical, method_entry, method_table
+from ipll.results.conditions import on_samples, scored_alike
 from ipll.results.paper import TABLES, tables_of, verified
 from ipll.results.result import Result
 from ipll.settings import describe
 
 
 def compare(results: Sequence[Result]) -> Table:
-    """Accuracy on all classes seen so far after each task, one column a run."""
+    """Accuracy on all classes seen so far after each task, one column a run; all on the same kind of samples."""
     first = max(results, key=lambda result: len(result["accuracy_per_task"]))
-    table = Table(title=f"{first['preset']}: accuracy on all classes seen so far, in %")
+    scored = scored_alike({str(result.folder or f"{result['method']} ({i})"): result for i, result in enumerate(results, 1)})
+    where = f",{on_samples(scored)}" * (scored != TEST)
+    table = Table(title=f"{first['preset']}: accuracy on all classes seen so far{where}, in %")
     table.add_column("after task", justify="right")
     table.add_column("classes", justify="right")
     for result in results:

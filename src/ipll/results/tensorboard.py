@@ -72,7 +72,7 @@ class Events:
 
     def _write(self, record: dict[str, Any]) -> None:
         if record["kind"] == "epoch":
-            values = {"loss/total": record["loss"], "learning rate": self.train.lr_at(record["epoch"])}
+            values = {"loss/total": record["loss"], "learning rate": self.train.lr_at(record["task"], record["epoch"])}
             values |= {f"loss/{name}": value for name, value in record["terms"].items()}
         else:
             values = {name: record[field] for field, name in PER_TASK.items()}

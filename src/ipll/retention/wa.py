@@ -18,7 +18,7 @@ class WeightedSettings(DistillationSettings):
 
 
 class WeightedDistillation(Distillation):
-    """Distillation that weighs lambda = old / seen classes, against 1 - lambda for the cross-entropy.
+    """Distillation that weighs lambda = old / seen classes, against 1 - lambda for the cross-entropy of every view.
 
     A task without a new class counts as one with a single new class: with lambda = 1 nothing would be learnt from it.
     """
@@ -27,7 +27,7 @@ class WeightedDistillation(Distillation):
 
     def weights(self) -> dict[str, float]:
         share = min(self.ctx.old, self.ctx.seen - 1) / self.ctx.seen
-        return {"ce": 1 - share, "kd": share * self.settings.weight}
+        return dict.fromkeys(("ce", "cr", "cutmix"), 1 - share) | {"kd": share * self.settings.weight}
 
 
 @dataclass(frozen=True)

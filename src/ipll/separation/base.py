@@ -20,6 +20,9 @@ BLOCK = 8192  # samples whose distances to all prototypes are held at a time
 @dataclass(frozen=True)
 class SeparationSettings:
     alpha: float = setting(0.8, "a sample is judged old if its old-task probability exceeds this", "paper")
+    count: str = setting(
+        "free", "how many may be judged old: as the mixture says ('free'), or as many as the sets tell ('estimated')"
+    )
     metric: str = setting("cosine", "distance to prototypes: 'euclidean' (Eq. 3 as written) or 'cosine'")
     max_iter: int = setting(10, "most EM iterations of the mixture", "DivideMix's code")
     tol: float = setting(1e-2, "EM stops when the bound gains less than this", "DivideMix's code")
@@ -27,6 +30,7 @@ class SeparationSettings:
 
     def __post_init__(self) -> None:
         check(0 <= self.alpha <= 1, "separation.alpha", "be in [0, 1]", self.alpha)
+        check_choice("separation.count", self.count, ("free", "estimated"))
         check_choice("separation.metric", self.metric, ("euclidean", "cosine"))
         check(self.max_iter >= 1, "separation.max_iter", "be at least 1", self.max_iter)
         check(self.tol >= 0, "separation.tol", "not be negative", self.tol)
@@ -78,4 +82,22 @@ class Separation(Component):
         else:
             w = torch.ones_like(e)  # too few to fit: keep the old candidates, the safe side
         probability[measured] = w.to(probability.dtype)
-        return Judgement(probability > settings.alpha, nearest, probability)
+        old = probability > settings.alpha
+        if settings.count == "estimated":
+            certain = ~(candidates & self.ctx.new_mask).any(dim=1)
+            undecided, room = old & ~certain, expected_old(candidates, self.ctx.new_mask, self.ctx.seen) - certain.sum()
+            e_of_all = torch.full_like(probability, torch.inf).masked_scatter(measured, e.to(probability.dtype))
+            rank = e_of_all.masked_fill(~undecided, torch.inf).argsort(stable=True).argsort(stable=True)
+            old = (old & certain) | (undecided & (rank < room))
+        return Judgement(old, nearest, probability)
+
+
+def expected_old(candidates: Tensor, new_mask: Tensor, seen: int) -> Tensor:
+    """-> about how many of a task's samples are old, by their candidate sets [n, capacity]; 0-d.
+
+    A sample without a new candidate is certainly old. Each false candidate joins a set with about the same rate r,
+    (mean size - 1) / (seen - 1); so an old sample has no new candidate with probability (1 - r)^new.
+    """
+    certain = ~(candidates & new_mask).any(dim=1)
+    rate = (candidates.sum(dim=1).double().mean() - 1) / max(seen - 1, 1)
+    return certain.sum() / (1 - rate.clamp(0, 0.99)) ** new_mask.sum()
