@@ -31,9 +31,9 @@ from torch.nn import functional as F
 import ipll
 from ipll.component import Context
 from ipll.config import Config, parse_overrides
-from ipll.data.sources import load_source
 from ipll.data.stream import Ints, Stream
 from ipll.prototypes import Prototypes
+from ipll.run import load_data
 from ipll.separation.base import Judgement, Separation, SeparationSettings
 from ipll.separation.model_output import Confidence
 from ipll.separation.prototype_distance import PrototypeDistance
@@ -247,7 +247,7 @@ def measure(variant: Variant, tasks: list[Task]) -> dict[str, Any]:
 def compare(options: argparse.Namespace) -> None:
     run = json.loads((options.folder / "run.json").read_text())
     config = Config.from_table(run["config"])
-    source = load_source(config.data.source, options.data_root, config.data.size)
+    source = load_data(config.data, options.data_root)
     stream = Stream.build(source, config.stream, config.seed)
     truth = stream.arrival[source.train_labels]
     tasks = [load(path, stream, truth) for path in sorted(options.folder.glob("task*.npz"))]

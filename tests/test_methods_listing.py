@@ -17,6 +17,7 @@ from ipll.component import FAMILIES
 from ipll.config import preset_names, resolve
 from ipll.errors import ConfigError
 from ipll.method import method_table
+from ipll.results.conditions import scored_on
 from ipll.results.paper import TABLES, cells, paper_value, tables_of, verified
 from ipll.results.summary import made_of, setting_rows, table_numbers
 
@@ -109,7 +110,8 @@ def test_what_was_measured_is_what_the_files_hold(root: Path) -> None:
                 q = str(stream["q"]) if stream["candidates"] == "uniform" else stream["candidates"]
                 assert result["config"]["data"]["source"] == cell.dataset
                 assert (stream["tasks"], stream["blurry"], q) == (cell.tasks, cell.blurry, cell.q)
-                assert result["epochs"] == cell.epochs
+                assert (result["epochs"], result.get("later_epochs", 0)) == (cell.epochs, cell.later_epochs)
+                assert scored_on(result) == "test"
                 assert resolve("digits", result["method"]).parts == resolve("digits", method).parts
     there = [path.relative_to(root).as_posix() for path in (root / "results").rglob("*.json")]
     datasets = {cell.dataset for cell in cells()}

@@ -25,7 +25,7 @@ from timings import TIMINGS
 
 CPU = torch.device("cpu")
 FIELDS = TIMINGS | {
-    "config", "method", "preset", "seed", "epochs", "environment",
+    "config", "method", "preset", "seed", "epochs", "later_epochs", "scored_on", "environment",
     "average_incremental_accuracy", "last_accuracy",
     "accuracy_per_task", "old_accuracy_per_task", "new_accuracy_per_task", "linear_accuracy_per_task",
     "accuracy_matrix", "forgetting", "confusion",

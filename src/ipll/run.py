@@ -202,7 +202,7 @@ class Execution:
         self.within = False  # does the position lie inside a task?
         if found:
             self._restore(found)
-        self.events = Events.of(folder.path, config.train) if folder else None
+        self.events = Events.of(folder.path, config.train, config.data.scored_on) if folder else None
         self.earlier = self.spent["wall_seconds"]
 
     def go(self) -> Result:

@@ -14,7 +14,7 @@ from rich.console import Console
 from ipll.bench import local
 from ipll.bench.board import Board
 from ipll.bench.catalogue import Cell, find_bench
-from ipll.bench.estimate import Estimator, in_words
+from ipll.bench.estimate import Estimator, epochs_a_task, in_words
 from ipll.bench.local import LocalPool, default_jobs
 from ipll.bench.plan import Plan
 from ipll.bench.state import State, Status
@@ -41,6 +41,23 @@ def test_estimates_are_in_proportion_to_epochs() -> None:
     assert estimator.seconds(Cell("cifar100", "pgdr", 0), 10) is None
     estimator.learn({"preset": "digits", "method": "pgdr"})  # of an older version, perhaps
     assert estimator.seconds(cell, 10) == pytest.approx(50.0)
+
+
+def test_estimates_know_that_later_tasks_may_have_fewer_epochs() -> None:
+    """20 epochs and 4 times 5 are 8 a task."""
+    estimator, cell = Estimator(), Cell("digits", "pgdr", 0)
+    tables = {"stream": {"tasks": 5}, "train": {"epochs": 20, "later_epochs": 5}}
+    estimator.learn(result("pgdr", 80.0) | {"later_epochs": 5, "config": tables})
+    assert estimator.seconds(cell, 20) == pytest.approx(200.0)
+    longer = resolve("digits", overrides={"train.epochs": 20, "train.later_epochs": 10})
+    assert epochs_a_task(longer) == pytest.approx(12)
+    assert estimator.seconds(cell, epochs_a_task(longer)) == pytest.approx(120.0)
+    assert epochs_a_task(resolve("digits", overrides={"stream.tasks": 1, "train.later_epochs": 3})) == 20
+    older = {"stream": {"tasks": 5}, "train": {"epochs": 20}}
+    estimator.learn(result("pgdr", 200.0) | {"config": older})
+    assert estimator.seconds(cell, 20) == pytest.approx(200.0)
+    estimator.learn(result("pgdr", 1e9) | {"config": None})  # damaged: it teaches nothing
+    assert estimator.seconds(cell, 20) == pytest.approx(200.0)
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(4.2, "4 s"), (89, "89 s"), (600, "10 min"), (12000, "3 h 20 min")])
@@ -72,6 +89,19 @@ def test_the_board(terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "prior: 1 of 5 done, 2 running, 1 failed, about 2 min left" in text  # (50 + 100 + 100) s by two
     assert "task 2/5, epoch 3/20" in text
     assert "starting on node7" in text
+
+
+def test_the_board_says_what_a_cell_was_scored_on_and_counts_the_epochs_of_all_tasks(tmp_path: Path) -> None:
+    bench = find_bench("prior").on("digits").only(["pgdr"])
+    tracks = Plan.make(bench.with_settings({"train.later_epochs": 5}), range(2), tmp_path).tracks
+    file = io.StringIO()
+    board = Board("prior", tracks, 1, Console(file=file, width=200))
+    tracks[0].settled = True
+    tracks[0].status = Status(State.DONE, result("pgdr", 100.0) | {"scored_on": "validation"})
+    board.settled(tracks[0])
+    board.close()
+    assert "seed 0: validation accuracy 71.23" in file.getvalue()
+    assert board.seconds_left() == pytest.approx(40.0)  # 8 epochs a task, where 20 took 100 s
 
 
 def test_default_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import reference
+from ipll.config import TrainConfig
 from ipll.learner import Learner
 from live import Live, array
 
@@ -24,6 +25,27 @@ def test_the_learning_rate_falls_to_0_over_each_tasks_epochs(live: Live, schedul
         assert [epoch for epoch, _ in rates] == [e for e in range(epochs) for _ in range(2)]
         np.testing.assert_allclose([lr for _, lr in rates], np.repeat(expected, 2), rtol=1e-12)
     assert reference.cosine_lr(epochs, epochs, 0.02) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_later_tasks_have_epochs_and_a_learning_rate_of_their_own(live: Live, schedule: str) -> None:
+    settings = {"train__schedule": schedule, "train__epochs": 4, "train__later_epochs": 3, "train__later_lr": 0.01}
+    learner = live.learner(train__lr=0.02, **settings)
+    for t, (epochs, start) in enumerate([(4, 0.02), (3, 0.01), (3, 0.01)]):
+        rates = [(step.epoch, rate(learner)) for step in live.steps(learner, t)]
+        expected = [reference.cosine_lr(e, epochs, start) if schedule == "cosine" else start for e in range(epochs)]
+        assert [epoch for epoch, _ in rates] == [e for e in range(epochs) for _ in range(2)]
+        np.testing.assert_allclose([lr for _, lr in rates], np.repeat(expected, 2), rtol=1e-12)
+
+
+def test_epochs_and_learning_rate_of_a_task() -> None:
+    as_first = TrainConfig(epochs=8, lr=0.4)
+    assert [as_first.epochs_of(t) for t in range(3)] == [8, 8, 8]
+    assert [as_first.lr_at(t, 4) for t in (0, 1)] == pytest.approx([0.2, 0.2])
+    own = TrainConfig(epochs=8, lr=0.4, later_epochs=2, later_lr=0.1)
+    assert [own.epochs_of(t) for t in range(3)] == [8, 2, 2]
+    assert [own.lr_at(0, 4), own.lr_at(1, 0), own.lr_at(2, 1)] == pytest.approx([0.2, 0.1, 0.05])
+    assert TrainConfig(schedule="constant", lr=0.4, later_lr=0.1).lr_at(1, 7) == 0.1
 
 
 def test_each_step_has_a_gradient_of_its_own(live: Live) -> None:

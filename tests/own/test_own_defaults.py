@@ -11,7 +11,7 @@ import torch
 from ipll.errors import ConfigError
 from ipll.method import method_table
 from ipll.own import Model, from_arrays
-from ipll.own.defaults import Facts, choose, choose_again, configure, reconfigure
+from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
 from ipll.own.inputs import statistics
 
 CPU = torch.device("cpu")
@@ -122,6 +122,18 @@ def test_an_update_chooses_for_its_own_size_but_never_a_smaller_memory() -> None
     assert grown.parts[4].settings.size == 12_000
 
 
+def test_epochs_of_later_updates_that_are_set_are_not_chosen_again() -> None:
+    """What pays on a GPU is judged by them: 16 steps an epoch, 75 epochs in the first fit and 2 in an update."""
+    facts, given = Facts("features", 1000, 4, 0, 0, True), {"train.later_epochs": 2}
+    first = choose(facts, given)
+    config = configure("pgdr", 0, first, given)
+    assert (config.train.epochs, config.train.epochs_of(1)) == (75, 2)
+    assert Choice("train.graphs", "auto", "1,200 steps pay for it") in first
+    again = choose_again(config, facts, given)
+    assert "train.epochs" not in {choice.setting for choice in again}
+    assert Choice("train.graphs", "off", "32 steps would not pay for it") in again
+
+
 @pytest.mark.parametrize("method", sorted(method_table()))
 def test_every_method_can_be_configured(method: str) -> None:
     for kind in ("images", "features"):
@@ -129,7 +141,7 @@ def test_every_method_can_be_configured(method: str) -> None:
 
 
 def test_settings_of_benchmarks_and_misspelt_ones_are_refused() -> None:
-    for key in ("stream.tasks", "data.source"):
+    for key in ("stream.tasks", "data.source", "data.validation"):
         with pytest.raises(ConfigError, match=f"'{key}' for a model of your own data"):
             chosen({key: 3})
     with pytest.raises(ConfigError, match=r"Did you mean 'train\.epochs'"):

@@ -38,6 +38,19 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+class Told(Silent):
+    """Writes down how many epochs there are to be, and those that ended."""
+
+    def __init__(self) -> None:
+        self.epochs, self.seen = 0, []  # type: tuple[int, list[int]]
+
+    def begin(self, title: str, epochs: int) -> None:
+        self.epochs = epochs
+
+    def epoch(self, done: int, changed: int, confidence: float) -> None:
+        self.seen.append(done)
+
+
 def assert_same(left: Model, right: Model) -> None:
     assert left.tensors.keys() == right.tensors.keys()
     for name, tensor in left.tensors.items():
@@ -72,6 +85,21 @@ def test_an_update_goes_on_to_the_same_bits(first: Model, tmp_path: Path) -> Non
     with pytest.raises(Interrupted):
         first.update(batch(1), device="cpu", pending=tmp_path, reporter=StopAfter(3))
     assert_same(first.update(batch(1), device="cpu", pending=tmp_path), whole)
+
+
+def test_later_updates_have_epochs_of_their_own(tmp_path: Path) -> None:
+    """The first fit is the first task. Progress counts by them, also where an update is gone on with."""
+    settings = EPOCHS | {"train.later_epochs": 4}
+    told = Told()
+    model = Model.fit(batch(0), device="cpu", settings=settings, reporter=told)
+    assert (told.epochs, told.seen) == (6, [1, 2, 3, 4, 5, 6])
+    whole = model.update(batch(1), device="cpu", reporter=told)
+    assert (told.epochs, told.seen[6:]) == (4, [1, 2, 3, 4])
+    with pytest.raises(Interrupted):
+        model.update(batch(1), device="cpu", pending=tmp_path, reporter=StopAfter(2))
+    rest = Told()
+    assert_same(model.update(batch(1), device="cpu", pending=tmp_path, reporter=rest), whole)
+    assert (rest.epochs, rest.seen[-1]) == (4, 4)
 
 
 def test_what_belongs_to_other_samples_or_settings_is_not_gone_on_with(first: Model, tmp_path: Path) -> None:

@@ -181,6 +181,24 @@ def test_what_is_missing_is_listed(tmp_path: Path, real: dict[str, Any], main: A
     assert "n = 1 to 2" in drawing.figure.get_supxlabel()
 
 
+def test_the_line_below_tells_the_epochs_and_what_was_scored(tmp_path: Path, real: dict[str, Any]) -> None:
+    bench = on_digits("cr-kd")
+    fill(bench, tmp_path, real | {"epochs": 200, "later_epochs": 30, "scored_on": "validation"}, (0,))
+    below = draw(bench, tmp_path, (0,)).figure.get_supxlabel()
+    assert "200/30 epochs a task" in below
+    assert "scored on validation samples, not on the test set" in below
+    fill(bench, tmp_path, real, (0,))
+    assert "validation" not in draw(bench, tmp_path, (0,)).figure.get_supxlabel()
+
+
+def test_validation_and_test_runs_in_one_figure_are_refused(tmp_path: Path, real: dict[str, Any]) -> None:
+    bench = on_digits("cr-kd")
+    fill(bench, tmp_path, real, (0,))
+    fill(bench, tmp_path, real | {"scored_on": "validation"}, (1,))
+    with pytest.raises(ipll.RunError, match=r"not scored alike \(on test samples: .*on validation samples: "):
+        draw(bench, tmp_path, (0, 1))
+
+
 def test_no_runs_at_all(tmp_path: Path) -> None:
     with pytest.raises(ipll.RunError, match="Make them with: ipll bench prior --out"):
         draw(find_bench("prior"), tmp_path)

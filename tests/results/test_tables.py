@@ -139,6 +139,53 @@ def test_one_line_where_all_agree_and_footnotes_where_not(write: Write, tmp_path
     assert line(text, "pgdr/pp")[2] == "[2]"
 
 
+def test_epochs_of_later_tasks_are_told(write: Write, tmp_path: Path) -> None:
+    write(entry_of("tab3", "pgdr", blurry=10.0), epochs=200, later_epochs=30)
+    bench = find_bench("tab3").only(["pgdr"])
+    assert "n = 1 (seed 0), 200/30 epochs a task" in render(bench, tmp_path, (0,))
+    assert rows_of(render(bench, tmp_path, (0,), "csv"))[0]["epochs"] == "200/30"
+
+
+# Validation samples
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_numbers_on_validation_samples_do_not_stand_beside_the_papers(write: Write, tmp_path: Path, fmt: str) -> None:
+    bench = find_bench("tab3").with_settings({"data.validation": 0.1})
+    for seed, value in enumerate((61.0, 63.0)):
+        write(bench.entries[0], seed, scored_on="validation", **{ACCURACY: value})
+    text = render(bench, tmp_path, (0, 1), fmt)
+    assert "62.0" in text
+    assert "validation" in text
+    assert not any(f"{entry.paper:.2f}" in text for entry in bench.entries)
+    if fmt == "csv":
+        row = rows_of(text)[0]
+        assert (row["scored_on"], row["paper"], row["paper_std"], row["difference"]) == ("validation", "", "", "")
+        assert row["marked"] == "no"
+    else:
+        assert "average incremental accuracy in %; scored on validation samples" in text.replace("\\%", "%")
+        assert "The paper's numbers, which are on the test set, are left out" in text
+        assert "Paper: of 3 runs" not in text
+
+
+def test_where_the_paper_has_no_number_none_is_left_out(write: Write, tmp_path: Path) -> None:
+    bench = find_bench("tab3").on("digits").with_settings({"data.validation": 0.1})
+    write(bench.entries[0], scored_on="validation")
+    assert "left out" not in render(bench, tmp_path, (0,))
+
+
+def test_validation_and_test_numbers_in_one_table_are_refused(write: Write, tmp_path: Path) -> None:
+    bench = find_bench("tab3")
+    files = [write(bench.entries[0], seed, **change) for seed, change in enumerate(({}, {"scored_on": "validation"}))]
+    with pytest.raises(ipll.RunError, match="not scored alike") as error:
+        render(bench, tmp_path, (0, 1))
+    assert f"on test samples: {files[0].parent};" in str(error.value)
+    assert f"on validation samples: {files[1].parent})" in str(error.value)
+    assert "Show each kind by itself" in str(error.value)
+    assert "scored on validation samples" not in render(bench, tmp_path, (0,))
+    assert "scored on validation samples" in render(bench, tmp_path, (1,))
+
+
 def test_csv_has_one_line_per_entry_with_all_fields(write: Write, tmp_path: Path) -> None:
     entry = entry_of("tab3", "pgdr", blurry=10.0)
     write(entry, 0, environment=environment(), epochs=40, **{ACCURACY: 60.0})
@@ -150,7 +197,7 @@ def test_csv_has_one_line_per_entry_with_all_fields(write: Write, tmp_path: Path
         "row": "pgdr", "column": entry.column, "method": "pgdr", "preset": "cifar100", "metric": ACCURACY,
         "ours": "61.0000", "std": "1.4142", "n": "2", "seeds": "0 1", "paper": "63.8300", "paper_std": "",
         "difference": "-2.8300", "marked": "yes", "epochs": "40", "hardware": "A & B_1 100%", "torch": "2.13.0",
-        "commit": "0123456789+ | unknown",
+        "commit": "0123456789+ | unknown", "scored_on": "test",
     }  # fmt: skip
     assert (rows[-1]["ours"], rows[-1]["n"], rows[-1]["marked"]) == ("", "0", "no")
 

@@ -32,7 +32,8 @@ def stream(
     source = load_data(resolved.data, data_root)
     built = Stream.build(source, resolved.stream, seed)
     columns = ("task", "classes", "samples", "new", "old", "mean candidates", "singletons")
-    table = Table(*columns, title=f"{preset}, seed {seed}")
+    held_out = f", {len(source.test_labels):,} samples held out for validation" if resolved.data.validation else ""
+    table = Table(*columns, title=f"{preset}, seed {seed}{held_out}")
     for t, row in enumerate(built.summary(source.train_labels)):
         counts = (row.samples, row.new, row.old, f"{row.mean_candidates:.2f}", row.singletons)
         table.add_row(str(t + 1), f"{built.seen(t - 1)} + {built.classes_per_task[t]}", *map(str, counts))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipll.bench.catalogue import SEEDS, Bench, benches
 from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError
+from ipll.results.conditions import on_samples
 from ipll.results.numbers import Origin, Runs, command, find_runs, no_runs
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ def _caption(bench: Bench, runs: Runs) -> str:
     few, most = min(seeds.values()), max(seeds.values())
     n = f"n = {few}" if few == most else f"n = {few} to {most}"
     origins = sorted({Origin.of(result) for result in runs.found.values()})
-    epochs = ", ".join(dict.fromkeys(str(origin.epochs) for origin in origins))
+    epochs = ", ".join(dict.fromkeys(origin.epochs for origin in origins))
     hardware = ", ".join(dict.fromkeys(origin.hardware for origin in origins))
-    lines = f"{setting}; {'mean ± std, ' if most > 1 else ''}{n}", f"{epochs} epochs a task; {hardware}"
+    scored = on_samples(runs.scored_on)
+    lines = [f"{setting}; {'mean ± std, ' if most > 1 else ''}{n}", f"{epochs} epochs a task; {hardware}"]
+    lines += [f"scored{scored}, not on the test set"] if scored else []
     return "\n".join(textwrap.fill(line, 72) for line in lines)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ipll.bench.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry, benches
 from ipll.errors import RunError
+from ipll.results.conditions import on_samples, scored_alike, scored_on, short_epochs
 from ipll.results.folder import read_result
 from ipll.results.paper import paper_value
 
@@ -55,17 +56,19 @@ METRICS = {
 class Origin(NamedTuple):
     """How a run was obtained."""
 
-    epochs: int
+    epochs: str  # of a task; '200/30': of the first and of each later one
     hardware: str
     torch: str
     commit: str
+    scored_on: str
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Origin:
         environment = result["environment"]
         commit, changed, _ = (environment["commit"] or "unknown").partition("+")
         torch = environment["packages"]["torch"]
-        return cls(int(result["epochs"]), str(environment["hardware"]), str(torch), commit[:10] + changed)
+        epochs = short_epochs(int(result["epochs"]), int(result.get("later_epochs", 0)))
+        return cls(epochs, str(environment["hardware"]), str(torch), commit[:10] + changed, scored_on(result))
 
 
 class Runs(NamedTuple):
@@ -78,19 +81,26 @@ class Runs(NamedTuple):
     def of(self, entry: Entry, seeds: Iterable[int]) -> list[Record]:
         return [run for seed in seeds if (run := self.found.get(entry.cell(seed)))] if entry.available else []
 
+    @property
+    def scored_on(self) -> str:
+        """-> what all of them were scored on: `find_runs` lets no others through."""
+        return scored_alike({str(cell): run for cell, run in self.found.items()})
+
 
 def find_runs(bench: Bench, out: Path, seeds: Iterable[int]) -> Runs:
-    """Reads result.json of the bench's cells. A damaged file is left where it is, and counts as missing."""
-    runs = Runs({}, [], [])
+    """Reads result.json of the bench's cells. A damaged file is left where it is, and counts as missing. Runs that were
+    scored on validation samples are refused beside others."""
+    runs, by_folder = Runs({}, [], []), {}
     for cell in bench.cells(seeds):
         folder = cell.folder(out)
         if (folder / "result.json").exists():
             try:
-                runs.found[cell] = _read(cell, folder)
+                runs.found[cell] = by_folder[str(folder)] = _read(cell, folder)
                 continue
             except RunError as error:
                 runs.damaged.append(str(error))
         runs.missing.append(cell)
+    scored_alike(by_folder)
     return runs
 
 
@@ -192,5 +202,6 @@ class Number:
     def obtained(self) -> str:
         seeds = ", ".join(str(run["seed"]) for run in self.runs)
         n = f"n = {len(self.runs)} (seed{'s' if len(self.runs) > 1 else ''} {seeds})"
-        epochs, hardware, torch, commit = (" or ".join(values) for values in self.origins)
-        return f"{n}, {epochs} epochs a task, {hardware}, torch {torch}, commit {commit}"
+        epochs, hardware, torch, commit, scored = (" or ".join(values) for values in self.origins)
+        words = [n, f"{epochs} epochs a task", hardware, f"torch {torch}", f"commit {commit}"]
+        return ", ".join([*words, f"scored{on_samples(scored)}"] if on_samples(scored) else words)

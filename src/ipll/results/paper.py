@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from ipll.method import canonical
+from ipll.results.conditions import short_epochs
 
 TABLES = {
     "tab:tab1": "1", "tab:tab2": "2", "tab:tab3": "3", "tab:non-blurry": "4", "tab:fig_non": "5", "tab:tasks": "6",
@@ -94,7 +95,7 @@ def paper_value(
 
 
 class Verified(NamedTuple):
-    """A cell of the paper that was measured here, over as many seeds as there are files."""
+    """A cell of the paper that was measured here, on the test set, over as many seeds as there are files."""
 
     dataset: str
     tasks: int
@@ -104,10 +105,12 @@ class Verified(NamedTuple):
     ours: float
     paper: float | None
     files: tuple[str, ...]
+    later_epochs: int = 0  # of each task after the first; 0: as the first
 
     def __str__(self) -> str:
         paper = "-" if self.paper is None else f"{self.paper:.2f}"
-        setting = f"{self.tasks} tasks, {self.blurry:g}-blurry, q {self.q}, {self.epochs} epochs, n = {len(self.files)}"
+        epochs = short_epochs(self.epochs, self.later_epochs)
+        setting = f"{self.tasks} tasks, {self.blurry:g}-blurry, q {self.q}, {epochs} epochs, n = {len(self.files)}"
         return f"{self.ours:.2f} (paper {paper}), {self.dataset}, {setting}: {', '.join(self.files)}"
 
 

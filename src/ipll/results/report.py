@@ -11,6 +11,7 @@ from ipll.engine.files import write_text
 from ipll.errors import RunError
 from ipll.method import method_table
 from ipll.results import charts, report_data, report_gallery, report_read, report_runs
+from ipll.results.conditions import scored_alike
 from ipll.results.pages import render_page
 from ipll.results.report_data import Group
 
@@ -35,7 +36,8 @@ def write_report(runs: Sequence[Path], out: Path, results: Sequence[dict[str, An
     """Writes one page that shows finished runs, side by side if there are several.
 
     `results` are read from the folders unless they are given, as they are for a run that is about to finish. A damaged
-    file is set aside as long as a run is left; -> a sentence on each of them, which the page shows too.
+    file is set aside as long as a run is left; -> a sentence on each of them, which the page shows too. Runs that were
+    scored on validation samples are refused beside runs that were scored on the test set.
     """
     folders = [Path(run) for run in runs]
     warnings: list[str] = []
@@ -66,6 +68,7 @@ def render(
     folders: Sequence[Path], results: Sequence[dict[str, Any]], warnings: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
     """-> the page's HTML, and all warnings that it shows."""
+    scored = scored_alike(dict(zip(map(str, folders), results, strict=True)))
     results = [result | {AVERAGE: _running_mean(result["accuracy_per_task"])} for result in results]
     groups = report_data.grouped(
         folders, results, {name: entry.get("doc", "") for name, entry in method_table().items()}
@@ -82,6 +85,7 @@ def render(
         {"percent": report_data.percent, "with_spread": report_data.with_spread},
         groups=groups,
         runs=runs,
+        scored=scored,
         warnings=warnings,
         headlines=len(groups) <= HEADLINES,
         sentences=report_data.sentences(groups),
@@ -91,7 +95,7 @@ def render(
         accuracies=_charts(groups, ACCURACIES, "accuracy, %"),
         disambiguation=_charts(groups, DISAMBIGUATION, "share, %"),
         per_task=report_read.PER_TASK,
-        details=[report_runs.details(run) for run in runs],
+        details=[report_runs.details(run, scored) for run in runs],
         unfolded=OPEN,
         gallery=gallery,
         differing=sorted((row for row in settings if len(set(row[1])) > 1), key=lambda row: report_data.NONE in row[1]),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ipll.results import charts
+from ipll.results.conditions import VALIDATION, epochs_in_words, scored_on, short_epochs
 
 NONE = "–"
 SUMMARY = ("average_incremental_accuracy", "last_accuracy", "forgetting")
@@ -137,16 +138,32 @@ def _sentence(result: Mapping[str, Any]) -> str:
     late = "that part of each class arrives only after its own task" if stream["blurry"] else "no class arrives late"
     return (
         f"{len(result['class_names'])} classes of {result['config']['data'].get('source', 'unknown data')} arrive in "
-        f"{tasks} {'tasks' if tasks > 1 else 'task'}, {result['epochs']} epochs each. "
+        f"{tasks} {'tasks' if tasks > 1 else 'task'}, {epochs_in_words(*_epochs(result))}. "
         f"A sample comes with a set of candidate labels instead of its true one: the true label is in it, and {flips}. "
-        f"The blurry share is {stream['blurry']:g} %: {late}."
+        f"The blurry share is {stream['blurry']:g} %: {late}.{_held_out(result)}"
+    )
+
+
+def _epochs(result: Mapping[str, Any]) -> tuple[int, int]:
+    """-> the epochs of the first task, and of each later one where that is another number; else 0."""
+    several = len(result["accuracy_per_task"]) > 1
+    return result["epochs"], result.get("later_epochs", 0) if several else 0
+
+
+def _held_out(result: Mapping[str, Any]) -> str:
+    if scored_on(result) != VALIDATION:
+        return ""
+    share = result["config"]["data"].get("validation", 0.0)
+    return (
+        f" The validation samples are {100 * share:g} % of every class’s training samples, taken out before the stream "
+        "was built."
     )
 
 
 def caution(groups: Sequence[Group]) -> str:
     """Why the groups cannot simply be compared; empty if they can."""
     streams = [
-        json.dumps([r["config"]["data"], r["config"]["stream"]], sort_keys=True)
+        json.dumps([{"validation": 0.0} | r["config"]["data"], r["config"]["stream"]], sort_keys=True)  # may be older
         for r in (g.runs[0].result for g in groups)
     ]
     if len(set(streams)) > 1:
@@ -182,7 +199,7 @@ def _row(name: str, group: Group | None, runs: Sequence[Run], seeds: str, cells:
         "name": name,
         "group": group,
         "setting": f"{first['preset']} · {len(first['accuracy_per_task'])} tasks · q {stream['q']:g} · "
-        f"blurry {stream['blurry']:g} % · {first['epochs']} epochs"
+        f"blurry {stream['blurry']:g} % · {short_epochs(*_epochs(first))} epochs"
         if group
         else "",
         "seeds": seeds,

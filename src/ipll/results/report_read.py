@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipll.errors import RunError
+from ipll.results.conditions import TEST, VALIDATION
 from ipll.results.folder import read_result
 
 PER_TASK = {
@@ -82,7 +83,11 @@ def problem(result: Any) -> str | None:
     confusion = result.get("confusion")  # classes seen by the end, in both directions
     if confusion and not (len(confusion) <= classes and _list_of(_list_of(_count, len(confusion)))(confusion)):
         return "'confusion' is damaged"
-    return next((f"'{key}' is damaged" for key in SINCE if key in result and not percents(result[key])), None)
+    later: dict[str, Callable[[Any], bool]] = dict.fromkeys(SINCE, percents) | {
+        "later_epochs": _count,
+        "scored_on": lambda value: value in (TEST, VALIDATION),
+    }
+    return next((f"'{key}' is damaged" for key, good in later.items() if key in result and not good(result[key])), None)
 
 
 def _list_of(good: Callable[[Any], bool], length: int | None = None) -> Callable[[Any], bool]:

@@ -26,13 +26,15 @@ FATES = {
 }
 
 
-def details(run: Run) -> dict[str, Any]:
-    """-> everything in a run's own part of the page; an entry is None where the run has nothing to show."""
+def details(run: Run, scored: str) -> dict[str, Any]:
+    """-> everything in a run's own part of the page; an entry is None where the run has nothing to show. `scored` is
+    the kind of samples that its accuracies are on."""
     matrix = run.result["accuracy_matrix"]
     drops = fallen(matrix) if len(matrix) > 1 else None
     rows = [(f"after {i + 1}", [percent(value) for value in row]) for i, row in enumerate(matrix)]
     return {
         "run": run,
+        "scored": scored,
         "matrix": heat_map(matrix, title=f"Accuracy matrix of {run.name}", drops=drops),
         "matrix_table": rows + ([("fell by", [percent(drop) for drop in drops])] if drops else []),
         "quadrants": quadrants(run.result),
@@ -54,7 +56,7 @@ def fallen(matrix: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def quadrants(result: Mapping[str, Any]) -> list[tuple[str, list[str]]] | None:
-    """Test samples after the last task: truly old or new, taken for old or new, as shares of a row.
+    """Scored samples after the last task: truly old or new, taken for old or new, as shares of a row.
 
     The new classes are those of the last task.
     """
@@ -99,7 +101,7 @@ def _born(c: int, seen: Sequence[int]) -> int:
 
 
 def _fates(run: Run) -> dict[str, Any] | None:
-    """What became of test samples after each task: right, wrong within their kind, taken for the other kind."""
+    """What became of scored samples after each task: right, wrong within their kind, taken for the other kind."""
     rows = []
     for kind, accuracies, taken in (
         ("old", "old_accuracy_per_task", "old_as_new_per_task"),

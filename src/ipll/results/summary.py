@@ -12,7 +12,7 @@ from rich.table import Table
 from ipll.component import FAMILIES
 from ipll.config import SECTIONS, packaged_layers, resolve
 from ipll.method import ADDED, canonical, method_entry, method_table
-from ipll.results.conditions import on_samples, scored_alike
+from ipll.results.conditions import accuracy_word, scored_alike
 from ipll.results.paper import TABLES, tables_of, verified
 from ipll.results.result import Result
 from ipll.settings import describe
@@ -21,9 +21,9 @@ from ipll.settings import describe
 def compare(results: Sequence[Result]) -> Table:
     """Accuracy on all classes seen so far after each task, one column a run; all on the same kind of samples."""
     first = max(results, key=lambda result: len(result["accuracy_per_task"]))
-    scored = scored_alike({str(result.folder or f"{result['method']} ({i})"): result for i, result in enumerate(results, 1)})
-    where = f",{on_samples(scored)}" * (scored != TEST)
-    table = Table(title=f"{first['preset']}: accuracy on all classes seen so far{where}, in %")
+    names = [str(result.folder or f"{result['method']} ({i})") for i, result in enumerate(results, 1)]
+    accuracy = accuracy_word(scored_alike(dict(zip(names, results, strict=True))))
+    table = Table(title=f"{first['preset']}: {accuracy} on all classes seen so far, in %")
     table.add_column("after task", justify="right")
     table.add_column("classes", justify="right")
     for result in results:

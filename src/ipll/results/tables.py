@@ -6,10 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ipll.bench.catalogue import ACCURACY, SEEDS, Bench, Entry
+from ipll.results.conditions import TEST, on_samples
 from ipll.results.numbers import METRICS, Number, Origin, command, find_runs, no_runs
 from ipll.settings import check_choice
 
@@ -29,20 +30,27 @@ class Group:
 
 
 class Table:
-    """A bench's numbers, to be written in one of the formats."""
+    """A bench's numbers, to be written in one of the formats.
+
+    The paper's are on the test set: beside numbers on validation samples they are left out.
+    """
 
     def __init__(self, bench: Bench, out: Path, seeds: Sequence[int] = SEEDS) -> None:
         found = find_runs(bench, out, seeds)
         if not found.found:
             raise no_runs(bench, out, seeds, found.damaged)
         self.bench, self.damaged = bench, found.damaged
-        self.numbers = [Number(entry, found.of(entry, seeds)) for entry in bench.entries]
+        self.scored_on = found.scored_on
+        entries = bench.entries if self.scored_on == TEST else [replace(entry, paper=None) for entry in bench.entries]
+        self.numbers = [Number(entry, found.of(entry, seeds)) for entry in entries]
         self.makes = command(bench, out, seeds)
-        self.with_paper = any(entry.paper is not None for entry in bench.entries)
+        self.with_paper = any(entry.paper is not None for entry in entries)
         self.obtained = list(dict.fromkeys(number.obtained for number in self.numbers if number.mean is not None))
         metrics = list(dict.fromkeys(entry.metric for entry in bench.entries))
         self.several = len(metrics) > 1
         self.unit = "; ".join(dict.fromkeys(METRICS[metric].words for metric in metrics))
+        if self.scored_on != TEST:
+            self.unit += f"; scored{on_samples(self.scored_on)}"
 
     def render(self, fmt: str = "text") -> str:
         check_choice("--format", fmt, FORMATS)
@@ -92,6 +100,8 @@ class Table:
             notes = [f"{what}.", *(f"[{i}] {words}." for i, words in enumerate(self.obtained, 1))]
         if asked := ", ".join(f"{key}={value}" for key, value in self.bench.entries[0].asked.items()):
             notes.append(f"Ours with {asked}{'; the paper with its own settings' if self.with_paper else ''}.")
+        if self.scored_on != TEST and any(entry.paper is not None for entry in self.bench.entries):
+            notes.append("The paper's numbers, which are on the test set, are left out: ours do not compare with them.")
         if self.with_paper:
             timed = self._has("seconds_per_epoch")
             notes.append(f"Paper: of 3 runs{', on an A6000: a difference in time is not judged' if timed else ''}.")
@@ -103,7 +113,8 @@ class Table:
             notes.append("A single run has no spread: its difference is not judged.")
         absent = dict.fromkeys(number.entry.preset for number in self.numbers if not number.entry.available)
         if absent:
-            notes.append(f"{', '.join(absent)}: this version has no such preset; the paper's numbers only.")
+            only = "; the paper's numbers only" if self.with_paper else ""
+            notes.append(f"{', '.join(absent)}: this version has no such preset{only}.")
         if any(number.mean is None and number.entry.available for number in self.numbers):
             notes.append(
                 f"{NONE} {'needs two' if self._has('std') else 'has no'} finished runs; this makes them: {self.makes}"

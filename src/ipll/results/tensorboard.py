@@ -14,6 +14,7 @@ from typing import Any
 
 from ipll.config import TrainConfig
 from ipll.errors import ConfigError
+from ipll.results.conditions import accuracy_word
 
 PLACE = "tensorboard"
 PER_TASK = {
@@ -27,7 +28,8 @@ PER_TASK = {
     "separation_new_recall": "separation/new recall",
     "memory_purity": "memory/purity",
 }
-"""Fields of a task's line of metrics.jsonl, and the names of their curves."""
+"""Fields of a task's line of metrics.jsonl, and the names of their curves; on validation samples those of accuracies
+are 'validation accuracy/all' and so on, so that they are not drawn over those of the test set."""
 
 
 def check_tensorboard() -> None:
@@ -46,11 +48,11 @@ def prepare(folder: Path, *, wanted: bool) -> None:
 class Events:
     """Writes each line of metrics.jsonl as events. What was written after the checkpoint is withdrawn."""
 
-    def __init__(self, folder: Path, train: TrainConfig) -> None:
+    def __init__(self, folder: Path, train: TrainConfig, scored: str) -> None:
         check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter  # takes a second, so only where it is wanted
 
-        self.train, self.epochs = train, 0
+        self.train, self.epochs, self.accuracy = train, 0, accuracy_word(scored)
         file = folder / "metrics.jsonl"
         done = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
         last = sum(record["kind"] == "epoch" for record in done)
@@ -61,9 +63,9 @@ class Events:
                 self._write(record)
 
     @classmethod
-    def of(cls, folder: Path, train: TrainConfig) -> Events | None:
+    def of(cls, folder: Path, train: TrainConfig, scored: str) -> Events | None:
         """-> the events of a run that has been stripped of what came after its checkpoint, if it is to have any."""
-        return cls(folder, train) if (folder / PLACE).is_dir() else None
+        return cls(folder, train, scored) if (folder / PLACE).is_dir() else None
 
     def add(self, record: dict[str, Any]) -> None:
         self.epochs += record["kind"] == "epoch"
@@ -75,7 +77,7 @@ class Events:
             values = {"loss/total": record["loss"], "learning rate": self.train.lr_at(record["task"], record["epoch"])}
             values |= {f"loss/{name}": value for name, value in record["terms"].items()}
         else:
-            values = {name: record[field] for field, name in PER_TASK.items()}
+            values = {name.replace("accuracy/", f"{self.accuracy}/"): record[field] for field, name in PER_TASK.items()}
         for name, value in values.items():
             if value is not None:
                 self.writer.add_scalar(name, value, self.epochs)
