@@ -30,6 +30,7 @@ from ipll.errors import RunError
 from ipll.memory.base import Memory
 from ipll.method import assemble
 from ipll.models.network import Network
+from ipll.models.norm import hold
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes
 from ipll.separation.base import Separation
@@ -183,6 +184,7 @@ class Learner(Stepper):
         known = torch.from_numpy(task.known_classes()).to(device)
         ctx.old_mask.zero_()[: task.seen] = known
         ctx.new_mask.zero_()[: task.seen] = ~known
+        hold(self.teacher)
         vars(ctx).pop("pool", None)  # the last task's samples make room
         ctx.pool = Pool.of(task, self.memory, ctx.capacity, device, self.config.data.residence)
         ctx.forget_features()

@@ -20,6 +20,8 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ipll.models.norm import Norm
+
 WIDTH = 64  # channels of a tile
 SUMMING = {"bytes": 256, "warps": 8, "programs": 128}  # rows times bytes of a value; programs: of all channels
 WRITING = {"bytes": 128, "warps": 4, "programs": 512}
@@ -272,17 +274,30 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, *, relu:
     return y, y
 
 
-def folded(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, *, relu: bool, dtype: torch.dtype
-) -> Tensor:
-    """relu(norm(conv(x)) + residual) by the running statistics, without a gradient: one convolution does it all."""
-    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
-    weight, offset = torch.empty_like(conv.weight, dtype=dtype), torch.empty_like(norm.bias, dtype=dtype)
+def _folded_weights(conv: nn.Conv2d, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """-> the convolution's weights and bias with the norm in them; those of a network that is held are kept."""
+    both = norm.folded
+    if both is None or both[0].dtype != dtype:
+        both = torch.empty_like(conv.weight, dtype=dtype), torch.empty_like(norm.bias, dtype=dtype)
+        norm.folded = both if norm.held else None
+    elif not norm.stale:
+        return both
+    weight, offset = both
     size = weight[0].numel()
     _fold[(len(weight), triton.cdiv(size, 1024))](
         conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var, weight, offset, norm.eps, size,
         BLOCK=1024,
     )  # fmt: skip
+    norm.stale = False
+    return both
+
+
+def folded(
+    conv: nn.Conv2d, norm: Norm, x: Tensor, residual: Tensor | None, *, relu: bool, dtype: torch.dtype
+) -> Tensor:
+    """relu(norm(conv(x)) + residual) by the running statistics, without a gradient: one convolution does it all."""
+    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+    weight, offset = _folded_weights(conv, norm, dtype)
     how: Any = conv.stride, conv.padding, conv.dilation, conv.groups
     if not relu:
         y = nn.functional.conv2d(x, weight, offset, *how)

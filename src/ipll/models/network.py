@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from ipll.models.backbones import BACKBONES, Backbone, build_backbone
@@ -138,11 +140,40 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            features = self.backbone(x)
+            features = self._features(x)
             logits = self.head(features).float()
             projected = features[:, :0] if self.projection is None else self.projection(features)
         embedding = projected.float() if self.projection is None else F.normalize(projected.float(), dim=1)
         return Output(features.float(), logits, logits, embedding)
+
+
+    def _features(self, x: Tensor) -> Tensor:
+        if not (self.bf16 and self.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+            features: Tensor = self.backbone(x)
+            return features
+        wide = {name: weight for name, weight in self.backbone.named_parameters() if weight.ndim > 1}
+        narrow: tuple[Tensor, ...] = _Narrow.apply(*wide.values())
+        return functional_call(self.backbone, dict(zip(wide, narrow, strict=True)), (x,))
+
+
+class _Narrow(torch.autograd.Function):
+    """All weights in bf16 by one kernel, and their gradients in float32 by another. Autocast takes one for each weight,
+    which is a twentieth of a step with batches of 64."""
+
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        return _as(torch.bfloat16, weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return _as(torch.float32, gradients)
+
+
+def _as(dtype: torch.dtype, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(copies, list(tensors))
+    return tuple(copies)
 
 
 def _projection(dim: int, width: int, seed: int) -> nn.Sequential:

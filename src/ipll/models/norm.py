@@ -26,6 +26,8 @@ class Norm(nn.BatchNorm2d):
     def __init__(self, channels: int, *, relu: bool = True) -> None:
         super().__init__(channels)
         self.relu = relu
+        self.held = self.stale = False  # see `hold`
+        self.folded: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         return self.twice(x, residual)[0]
@@ -48,6 +50,15 @@ class Norm(nn.BatchNorm2d):
         float32), and for a single value of each channel, of which PyTorch says that it has no variance."""
         wanted = (self.training or not torch.is_grad_enabled()) and not torch.compiler.is_compiling()
         return wanted and can_fuse(x.device) and x.itemsize <= 4 and x.numel() > x.shape[1]
+
+
+def hold(network: nn.Module) -> None:
+    """The network's weights stay as they are now until this is called again, as a teacher's do within a task: each
+    norm is folded into its convolution once, not at every pass. What was folded is overwritten in place, so that a
+    captured step goes on reading it."""
+    for module in network.modules():
+        if isinstance(module, Norm):
+            module.held = module.stale = True
 
 
 class ConvNorm(nn.Sequential):

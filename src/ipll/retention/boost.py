@@ -16,6 +16,7 @@ from ipll.component import FAMILIES, Batch, Component, Context, Phase, soft_cros
 from ipll.data.loader import view_names
 from ipll.engine.state import copy_state
 from ipll.models.network import MASKED, Network, Output
+from ipll.models.norm import hold
 from ipll.retention.distillation import Distillation, DistillationSettings
 from ipll.settings import check, setting
 
@@ -111,6 +112,9 @@ class Boost(Distillation):
     def begin_task(self) -> None:
         if self.ctx.old:
             self.pair.begin()
+
+    def begin_epoch(self) -> None:
+        hold(self.pair)
 
     def trainable(self) -> Iterator[nn.Parameter]:
         """None in the main phase: the pair is trained in its own."""
