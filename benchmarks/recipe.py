@@ -33,7 +33,7 @@ from ipll.run import load_data
 
 FEWEST_SEED = 100
 LATER = ("retention", "separation", "method")  # what does nothing in the first task
-LATER_TRAIN = ("later_epochs", "later_lr")
+LATER_TRAIN = ("later_epochs",)
 COSINE_WEIGHTS = (5, 20)
 SHIFTS = (-1.0, -0.5, 0.5)  # of the new classes' logits: is there a bias that a constant mends?
 TOLD = ("accuracy", "linear_accuracy", "old_accuracy", "new_accuracy", "pseudo_label_accuracy", "memory_purity",

@@ -126,6 +126,14 @@ def two_means(values: Sequence[float]) -> list[bool]:
         low, high = sum(below) / len(below), sum(above) / len(above)
 
 
+def expected_old(sets: Sets, old: int, seen: int) -> float:
+    """Ours: how many samples are old, by their sets. n_0 have no new candidate, so they are. False candidates join at a
+    rate r = (mean |S_i| - 1) / (|Y_t| - 1), and an old sample has no new one with probability (1 - r)^(|Y_new|)."""
+    certain = sum(all(j < old for j in s) for s in sets)
+    r = (sum(len(s) for s in sets) / len(sets) - 1) / (seen - 1)
+    return certain / (1 - r) ** (seen - old)
+
+
 def reallocated(s: set[int], judged_old: bool, nearest: int | None, old: int, seen: int, empty_set: str) -> set[int]:
     """Eq. 4: S' = {c*} u (Y_new n S) for a sample of D_old, else Y_new n S. `nearest` is None outside A.
 
@@ -147,6 +155,12 @@ def momentum_target(p: Numbers, scores: Numbers, s: set[int], beta: float) -> li
     """Eq. 6: p_i <- beta p_i + (1 - beta) z_i, z_i one-hot at the argmax over the original S_i."""
     predicted = argmax_within(scores, s)
     return [beta * p[j] + (1 - beta) * (1.0 if j == predicted else 0.0) for j in range(len(p))]
+
+
+def soft_momentum_target(p: Numbers, scores: Numbers, s: set[int], beta: float) -> list[float]:
+    """Eq. 6 with another z_i (ours): the softmax over the original S_i, which is PRODEN's target."""
+    z = proden_target(scores, s)
+    return [beta * p[j] + (1 - beta) * z[j] for j in range(len(p))]
 
 
 def beta_at(epoch: int, epochs: int, start: float, end: float) -> float:
@@ -256,3 +270,52 @@ def sgd(
     step = gradient + decay * weight
     velocity = step if velocity is None else momentum * velocity + step
     return weight - lr * velocity, velocity
+
+
+def resized(image: Vector, side: int) -> Vector:
+    """A square picture [size, size] at another size: every new pixel is a weighted mean of old ones.
+
+    The weights fall in a line with the distance of the centres, to 0 at one old pixel, or at one new pixel where that
+    is larger (the picture shrinks); what lies beyond the border has none.
+    """
+    size = len(image)
+    step = size / side
+    reach = max(step, 1.0)
+    weights = np.zeros((side, size))
+    for new in range(side):
+        for old in range(size):
+            weights[new][old] = max(0.0, 1 - abs((old + 0.5) - (new + 0.5) * step) / reach)
+        weights[new] /= sum(weights[new])
+    result = np.zeros((side, side))
+    for y in range(side):
+        for x in range(side):
+            for row in range(size):
+                for column in range(size):
+                    result[y][x] += weights[y][row] * weights[x][column] * image[row][column]
+    return result
+
+
+def rectangle(kept: float, x: float, y: float, height: int, width: int) -> set[tuple[int, int]]:
+    """CutMix: the pixels (row, column) whose centre lies in a rectangle about (x, y) with the image's proportions and
+    1 - `kept` of its area; lengths are shares of the image's."""
+    half = math.sqrt(1 - kept) / 2
+    inside = set()
+    for row in range(height):
+        for column in range(width):
+            if abs((row + 0.5) / height - y) < half and abs((column + 0.5) / width - x) < half:
+                inside.add((row, column))
+    return inside
+
+
+def cutmix(logits: Vector, p: Vector, partner: Sequence[int], share: Numbers, seen_by: Vector) -> float:
+    """1/N sum_i share_i H(p_i, f_i) + (1 - share_i) H(p_k, f_k), k the partner of i, H(p, f) = - sum_j p_j log f_j.
+
+    f_i and f_k are softmaxes of the mixed view's logits as samples i and k see them: with their own row of `seen_by`
+    added, which is -inf where a class is hidden from them.
+    """
+    total = 0.0
+    for i in range(len(logits)):
+        for k, weight in ((i, share[i]), (partner[i], 1 - share[i])):
+            f = softmax(logits[i] + seen_by[k])
+            total -= weight * sum(p[k][j] * math.log(f[j]) for j in range(len(f)) if p[k][j] > 0)
+    return total / len(logits)

@@ -85,7 +85,10 @@ def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["stream", "cifar"], ["unknown preset 'cifar'", "Did you mean 'cifar100'?"]),
         (["run", "folder"], ["'folder' is a data set", "such as cub200", "--set data.source=folder"]),
         (["run", "digits", "--set", "data.per_class=-1"], ["data.per_class", "not be negative"]),
-        (["run", "zzz"], ["unknown preset 'zzz'", "cifar100, cifar100-h, cub200, digits, tiny-imagenet"]),
+        (
+            ["run", "zzz"],
+            ["unknown preset 'zzz'", "cifar100, cifar100-fast, cifar100-h, cub200, digits, tiny-imagenet"],
+        ),
         (["run", "digits", "--method", "pgrd"], ["unknown method 'pgrd'", "Did you mean 'pgdr'?"]),
         (["run", "digits", "--method", "pgdr/no-memmory"], ["Did you mean 'pgdr/no-memory'?"]),
         (["methods", "prodn"], ["unknown method 'prodn'", "Did you mean 'proden'?"]),

@@ -214,7 +214,7 @@ def test_datasets(main: Any, tmp_path: Path) -> None:
     assert status == 0
     rows = {row[0]: row[1:] for row in cells(out)}
     assert rows["digits"][:2] == ["yes", "digits"]
-    assert rows["cifar100"][:2] == ["no", "cifar100"]
+    assert rows["cifar100"][:2] == ["no", "cifar100, cifar100-fast"]
     assert rows["cifar100-h"][:2] == ["no", "cifar100-h"]
     assert str(tmp_path / "data") in out.replace("\n", "")
     assert str(tmp_path / "else") in main("datasets", "--data-root", tmp_path / "else").out.replace("\n", "")

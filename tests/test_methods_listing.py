@@ -135,11 +135,12 @@ def test_the_list_has_one_line_a_method(main: Any) -> None:
 
 
 def test_groups_of_the_list(main: Any) -> None:
-    parts = re.split(r"\n *(?=PGDR, plain|Variants)", main("methods").out)
-    pairs, pgdr, variants = (set(rows(part)) for part in parts)
+    parts = re.split(r"\n *(?=PGDR, plain|Variants|Ours\b)", main("methods").out)
+    pairs, pgdr, variants, ours = (set(rows(part)) for part in parts)
     assert len(pairs) == 4 * 7
     assert pgdr == {"pgdr", "proden+pgdr", "terial+pgdr", "pico+pgdr", "papi+pgdr"}
     assert len(variants) == 3 * 12  # the paper's ten, and our two
+    assert ours == {"pgdr/best", "pgdr/boosted"}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -63,7 +63,6 @@ class TrainConfig:
     later_epochs: int = setting(0, "epochs of every task after the first; 0: as the first")
     batch_size: int = setting(256, "samples a step; a smaller task uses its own size", "paper")
     lr: float = setting(0.1, "learning rate at the start of a task", "paper")
-    later_lr: float = setting(0.0, "the same in every task after the first; 0: as in the first")
     schedule: str = setting("cosine", "'cosine' (per epoch, to 0, anew in every task) or 'constant'", "paper")
     momentum: float = setting(0.9, "momentum of SGD", "paper")
     momentum_buffers: str = setting("fresh", "at a task's start: 'fresh' or 'carried' over from the last task")
@@ -84,7 +83,6 @@ class TrainConfig:
         check(self.batch_size >= 1, "train.batch_size", "be at least 1", self.batch_size)
         check(self.later_epochs >= 0, "train.later_epochs", "not be negative", self.later_epochs)
         check(self.lr > 0, "train.lr", "be positive", self.lr)
-        check(self.later_lr >= 0, "train.later_lr", "not be negative", self.later_lr)
         check_choice("train.schedule", self.schedule, ("cosine", "constant"))
         check(0 <= self.momentum < 1, "train.momentum", "be in [0, 1)", self.momentum)
         check_choice("train.momentum_buffers", self.momentum_buffers, ("fresh", "carried"))
@@ -102,8 +100,8 @@ class TrainConfig:
 
     def lr_at(self, task: int, epoch: int) -> float:
         """-> the learning rate in an epoch of a task, both from 0."""
-        lr = self.later_lr if task and self.later_lr else self.lr
-        return lr if self.schedule == "constant" else lr * (1 + math.cos(math.pi * epoch / self.epochs_of(task))) / 2
+        decay = (1 + math.cos(math.pi * epoch / self.epochs_of(task))) / 2
+        return self.lr if self.schedule == "constant" else self.lr * decay
 
 
 SECTIONS: dict[str, type[Any]] = {

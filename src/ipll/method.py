@@ -57,10 +57,21 @@ def method_table() -> dict[str, dict[str, Any]]:
     return _packaged_methods() | ADDED.members
 
 
+def our_methods() -> tuple[str, ...]:
+    """The named methods that are ours, not the paper's."""
+    return tuple(_packaged_rows()["ours"])
+
+
+@cache
+def _packaged_rows() -> dict[str, dict[str, Any]]:
+    """The tables of methods.toml."""
+    return tomllib.loads(resources.files("ipll").joinpath("methods.toml").read_text())
+
+
 @cache
 def _packaged_methods() -> dict[str, dict[str, Any]]:
     """The combinations that methods.toml spells out."""
-    rows = tomllib.loads(resources.files("ipll").joinpath("methods.toml").read_text())
+    rows = _packaged_rows()
     methods: dict[str, dict[str, Any]] = {}
     for (dis, first), (ret, second) in product(rows["disambiguation"].items(), rows["retention"].items()):
         doc = f"{first['doc']} with {second['doc']}"

@@ -14,8 +14,9 @@ from ipll.auxiliary.consistency import Consistency
 from ipll.component import Batch, soft_cross_entropy
 from ipll.disambiguation.base import Disambiguation
 from ipll.engine.state import part_of
+from ipll.errors import ConfigError
 from ipll.models.network import MASKED, Output
-from ipll.retention.distillation import Distillation
+from ipll.retention.distillation import Distillation, DistillationSettings
 from live import Live, array, random_sets
 
 N, CLASSES, SEEN = 23, 10, 7
@@ -79,6 +80,49 @@ def test_eq10_distillation(live: Live, literal: bool, temperature: float) -> Non
     assert bool((logits.grad[:, : ctx.old] != 0).any())
     assert bool((logits.grad[:, ctx.old : ctx.seen] != 0).any()) is literal
     assert torch.equal(logits.grad[:, ctx.seen :], torch.zeros_like(logits.grad[:, ctx.seen :]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"retention__views": "all"}, ("weak", "strong")),
+        ({"retention__views": "all", "augment__cutmix": 1.0}, ("weak", "strong", "cutmix")),
+        ({"retention__views": "all", "retention__literal": True, "train__joint_views": False}, ("weak", "strong")),
+        ({"augment__cutmix": 1.0}, ("weak",)),
+    ],
+)
+def test_eq10_of_every_view_that_is_trained_on(live: Live, settings: dict[str, Any], asked: tuple[str, ...]) -> None:
+    """The mean over all of them; each is compared with what the teacher says of the same view."""
+    learner = live.learner(learnt=1, train__epochs=1, **settings)
+    ctx, summed = learner.ctx, 0.0
+    for step in live.steps(learner, 1):
+        teacher = np.concatenate([array(learner.teacher(step.batch.views[name]).logits) for name in asked])
+        logits = np.concatenate([step.logits(name) for name in asked])
+        literal = bool(settings.get("retention__literal"))
+        summed += reference.distillation(teacher, logits, ctx.old, ctx.seen, literal=literal)
+        np.testing.assert_allclose(float(learner.sums["kd"]), summed, **CLOSE)
+
+
+@pytest.mark.parametrize(("growth", "weights"), [(0.0, (2.0, 2.0)), (1.0, (2 * 4 / 3, 2 * 7 / 3)), (0.5, None)])
+def test_the_weight_of_distillation_grows_with_the_classes(
+    live: Live, growth: float, weights: tuple[float, float] | None
+) -> None:
+    """retention.weight times (old / new classes)^growth; in tasks of 4, 3 and 3 classes."""
+    expected = weights or tuple(2 * (old / 3) ** growth for old in (4, 7))
+    for learnt in (1, 2):
+        learner = live.begun(learnt=learnt, retention__weight=2.0, retention__growth=growth)
+        distillation = part_of(learner.ctx.parts, Distillation)
+        assert distillation is not None
+        assert distillation.weights() == {"kd": pytest.approx(expected[learnt - 1])}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"views": "strong"}, r"retention\.views.*weak, all"), ({"growth": -1.0}, r"retention\.growth must not be neg")],
+)
+def test_wrong_settings_of_distillation_are_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        DistillationSettings(**settings)
 
 
 def test_the_teacher_is_the_network_as_the_last_task_left_it(live: Live) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import reference
-from ipll.config import TrainConfig
+from ipll.config import TrainConfig, parse_overrides, resolve
+from ipll.errors import ConfigError
 from ipll.learner import Learner
 from live import Live, array
 
@@ -46,6 +47,18 @@ def test_epochs_and_learning_rate_of_a_task() -> None:
     assert [own.epochs_of(t) for t in range(3)] == [8, 2, 2]
     assert [own.lr_at(0, 4), own.lr_at(1, 0), own.lr_at(2, 1)] == pytest.approx([0.2, 0.1, 0.05])
     assert TrainConfig(schedule="constant", lr=0.4, later_lr=0.1).lr_at(1, 7) == 0.1
+
+
+def test_settings_of_later_tasks() -> None:
+    """Taken from presets and the command line like others; 0 is 'as in the first task', less is refused."""
+    train = resolve("cifar100-fast").train
+    assert (train.epochs, train.later_epochs, train.later_lr) == (200, 30, 0.0)
+    given = parse_overrides(["train.later_lr=0.03", "train.later_epochs=5"])
+    train = resolve("cifar100-fast", overrides=given).train
+    assert (train.later_epochs, train.later_lr, train.lr) == (5, 0.03, 0.05)
+    for key, value in (("later_lr", -0.1), ("later_epochs", -1)):
+        with pytest.raises(ConfigError, match=rf"train\.{key} must not be negative"):
+            resolve("digits", overrides={f"train.{key}": value})
 
 
 def test_each_step_has_a_gradient_of_its_own(live: Live) -> None:

@@ -69,6 +69,32 @@ def test_eq6_momentum(epoch: int, epochs: int) -> None:
     assert returned > 0  # the original set: classes without any weight so far come back
 
 
+@pytest.mark.parametrize(("epoch", "epochs"), [(0, 5), (4, 5)])
+def test_eq6_with_the_prediction_within_the_set_instead_of_its_largest_entry(epoch: int, epochs: int) -> None:
+    part = pgdr(epoch, epochs, soft=True)
+    beta = reference.beta_at(epoch, epochs, 0.8, 0.6)
+    batch, out = problem(epoch)
+    use, store = part.targets(batch.p, out, batch)
+    assert torch.equal(use, store)
+    assert not use[~batch.candidates].any()
+    for i, s in enumerate(as_sets(batch.candidates)):
+        expected = reference.soft_momentum_target(array(batch.p[i]), array(out["weak"].logits[i]), s, beta)
+        np.testing.assert_allclose(use[i].numpy(), expected, atol=1e-6)
+    assert not torch.allclose(use, pgdr(epoch, epochs).targets(batch.p, out, batch)[0], atol=0.01)
+
+
+def test_the_prediction_within_the_set_is_that_of_adjusted_logits() -> None:
+    part = pgdr(soft=True, adjust=1.0)
+    part.log_prior.copy_(torch.linspace(-3, 0, CLASSES))
+    batch, out = problem(0)
+    use, _ = part.targets(batch.p, out, batch)
+    for i, s in enumerate(as_sets(batch.candidates)):
+        scores = array(out["weak"].logits[i] + part.log_prior)
+        np.testing.assert_allclose(
+            use[i].numpy(), reference.soft_momentum_target(array(batch.p[i]), scores, s, 0.8), atol=1e-6
+        )
+
+
 @pytest.mark.parametrize(
     ("start", "end", "epochs", "ramp"),
     [

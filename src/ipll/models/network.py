@@ -146,7 +146,6 @@ class Network(nn.Module):
         embedding = projected.float() if self.projection is None else F.normalize(projected.float(), dim=1)
         return Output(features.float(), logits, logits, embedding)
 
-
     def _features(self, x: Tensor) -> Tensor:
         if not (self.bf16 and self.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
             features: Tensor = self.backbone(x)

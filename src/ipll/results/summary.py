@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ipll.component import FAMILIES
 from ipll.config import SECTIONS, packaged_layers, resolve
-from ipll.method import ADDED, canonical, method_entry, method_table
+from ipll.method import ADDED, canonical, method_entry, method_table, our_methods
 from ipll.results.conditions import accuracy_word, scored_alike
 from ipll.results.paper import TABLES, tables_of, verified
 from ipll.results.result import Result
@@ -49,12 +49,15 @@ def method_groups() -> dict[str, list[str]]:
         "A disambiguation, with a retention": [],
         "PGDR, plain and with another method's loss": [],
         "Variants of PGDR": [],
+        "Ours": [],
         "From plugins": [],
     }
-    pairs, pgdr, variants, added = groups.values()
+    pairs, pgdr, variants, ours, added = groups.values()
     for name in method_table():
         if name in ADDED:
             added.append(name)
+        elif name in our_methods():
+            ours.append(name)
         else:
             (variants if "/" in name else pgdr if name.endswith("pgdr") else pairs).append(name)
     return {title: names for title, names in groups.items() if names}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ipll.component import FAMILIES, Batch, Component, Context, Phase, soft_cross_entropy
+from ipll.component import FAMILIES, Batch, Context, Phase, soft_cross_entropy
 from ipll.data.loader import view_names
 from ipll.engine.state import copy_state
-from ipll.models.network import MASKED, Network, Output
+from ipll.models.network import LinearHead, Network, Output
 from ipll.models.norm import hold
 from ipll.retention.distillation import Distillation, DistillationSettings
 from ipll.settings import check, setting
@@ -35,13 +35,22 @@ class BoostSettings(DistillationSettings):
 
 
 class Pair(nn.Module):
-    """The old network, frozen, and a new one that starts from it, under one head over the features of both."""
+    """The old network, frozen, and a new one that starts from it, under one head over the features of both.
+
+    Only its logits are of both. Features, embedding and weights are the new network's, as parts expect them of a
+    network: a disambiguation reads features of its width, PiCO's key encoder follows its weights.
+    """
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
         self.ctx = ctx  # the old network is the teacher: no part of this module, neither trained nor kept with it
         self.new: Network = copy.deepcopy(ctx.network)
-        self.head = type(ctx.network.head)(2 * ctx.network.dim, ctx.capacity).to(ctx.device)
+        self.head = LinearHead(2 * ctx.network.dim, ctx.capacity).to(ctx.device)  # old features first
+        self.heard: list[Tensor] = []  # the old network's features of a step's views, in the order of its passes
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """The new network's alone: the head's are trained as Boosting's."""
+        return self.new.parameters(recurse)
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -54,40 +63,46 @@ class Pair(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         with torch.no_grad():
-            old = self.ctx.teacher(x)
+            old = self.ctx.teacher(x).features
+        if self.training:
+            self.heard.append(old)
         new = self.new(x)
-        features = torch.cat([old.features, new.features], dim=1)
-        logits = self.head(features)
-        return Output(features, logits, logits, new.embedding)
+        logits = self.head(torch.cat([old, new.features], dim=1))
+        return Output(new.features, logits, logits, new.embedding)
 
 
-class Boosting(Component):
-    """In the phase in which the pair is trained: the old network's word on old classes, and the new network alone."""
+class Boosting(Distillation):
+    """In the phase in which the pair is trained: the old network's word on old classes, and the new network alone.
+
+    The old network runs within the pair: what it says there is what is distilled, and it is not asked again.
+    """
 
     def __init__(self, settings: BoostSettings, pair: Pair) -> None:
         super().__init__(settings)
         self.pair = [pair]  # in a list: it belongs to Boost
 
+    def trainable(self) -> Iterator[nn.Parameter]:
+        """The head over both networks; the new one is the phase's own."""
+        return self.pair[0].head.parameters()
+
+    def before(self, batch: Batch) -> None:
+        self.pair[0].heard.clear()
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> None:
+        """The first pass is over: the views were heard weak first, and further passes repeat them."""
+        heard = torch.cat(self.pair[0].heard)[: len(p) * len(self._asked())]
+        logits = self.ctx.correct(self.ctx.teacher.head(heard))
+        batch.extra["teacher"] = self._over_old(logits).softmax(dim=1)
+
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
-        ctx, temperature = self.ctx, self.settings.temperature
-        (pair,), dim = self.pair, self.ctx.network.dim
-
-        def over_old(logits: Tensor) -> Tensor:
-            return torch.where(ctx.old_mask, logits.float() / temperature, MASKED)
-
-        names = view_names(ctx.phase) if self.settings.views == "all" else ("weak",)
-        features = torch.cat([out[name].features for name in names])
-        with torch.no_grad():
-            said = over_old(ctx.correct(ctx.teacher.head(features[:, :dim]))).softmax(dim=1)
-        kept = over_old(torch.cat([out[name].logits for name in names])).log_softmax(dim=1)
-        alone = torch.zeros_like(kept[0, 0])
-        for name in [name for name in ("weak", "strong") if name in out]:
-            logits = pair.new.head(out[name].features[:, dim:])
-            alone = alone + soft_cross_entropy(logits + (out[name].shaped - out[name].logits).detach(), targets)
-        return {"kd": -(said * kept).sum(dim=1).mean(), "alone": alone}
+        alone = out["weak"].logits.new_zeros(())
+        for view in (out[name] for name in ("weak", "strong") if name in out):
+            logits = self.pair[0].new.head(view.features)
+            alone = alone + soft_cross_entropy(logits + (view.shaped - view.logits).detach(), targets)
+        return super().losses(out, targets, batch) | {"alone": alone}
 
     def weights(self) -> dict[str, float]:
-        return {"kd": self.settings.weight, "alone": self.settings.auxiliary_weight}
+        return super().weights() | {"alone": self.settings.auxiliary_weight}
 
 
 @FAMILIES["retention"].register("boost")
@@ -149,4 +164,5 @@ class Boost(Distillation):
         return dict.fromkeys(("ce", "cr", "cutmix"), 0.0) | {"compress": factor}
 
     def _softened(self, logits: Tensor) -> Tensor:
-        return logits.float() / self.settings.compress_temperature
+        softened: Tensor = logits.float() / self.settings.compress_temperature
+        return softened

@@ -88,7 +88,7 @@ class Separation(Component):
             undecided, room = old & ~certain, expected_old(candidates, self.ctx.new_mask, self.ctx.seen) - certain.sum()
             e_of_all = torch.full_like(probability, torch.inf).masked_scatter(measured, e.to(probability.dtype))
             rank = e_of_all.masked_fill(~undecided, torch.inf).argsort(stable=True).argsort(stable=True)
-            old = (old & certain) | (undecided & (rank < room))
+            old = (old & certain) | (undecided & (rank + 1 <= room))
         return Judgement(old, nearest, probability)
 
 
