@@ -7,8 +7,8 @@
 Five ways in one run: eager float32, eager bf16, compiled, compiled and captured as CUDA graphs, and captured with our
 own kernels instead of a compiler's, which is the default. A sample is two trained views and one of the teacher, all
 freshly augmented. Images are noise: the arithmetic does not care. On a CPU only the first way runs, with few steps.
-With `--batch 64` it is the recipe of `cifar100-fast` that is measured, `pgdr/best` with three trained views; what counts
-for a comparison are passes: a training pass is three, one of the teacher is one.
+With `--batch 64` it is `pgdr/best` under the recipe of `cifar100-fast`, with three trained views. To compare the two,
+count passes: a trained view is three, one that the teacher is asked about is one.
 
 With other sizes or places, there is a table of them besides (see sizes.py). `--ways` without a name leaves the ways
 out.
@@ -40,7 +40,6 @@ from ipll.data.source import Source
 from ipll.engine.device import arithmetic, describe, find_device
 from ipll.learner import Learner
 from ipll.models.network import Output
-
 
 BATCHES: dict[int, tuple[str, dict[str, Any]]] = {
     256: ("pgdr", {}),
@@ -175,8 +174,9 @@ def measure_ways(
         if gpu:
             row["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
         report["ways"][way] = row
-        print(f"{way:20}{row['samples_per_second']:9,.0f} samples/s{row['seconds_per_epoch']:8.3f} s/epoch "
-              f"{row['passes_per_second']:11,.0f} passes/s {100 * row['flop_share']:5.1f} % of the matrix rate", flush=True)  # fmt: skip
+        print(f"{way:20}{row['samples_per_second']:9,.0f} samples/s{row['passes_per_second']:11,.0f} passes/s"
+              f"{row['seconds_per_epoch']:8.3f} s/epoch {100 * row['flop_share']:5.1f} % of the matrix rate",
+              flush=True)  # fmt: skip
     report["step_ms"] = parts_of_a_step(bench)
     for name, value in report["step_ms"].items():
         print(f"  {name:30}{value:8.3f} ms", flush=True)

@@ -29,10 +29,10 @@ def test_the_learning_rate_falls_to_0_over_each_tasks_epochs(live: Live, schedul
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
-def test_later_tasks_have_epochs_and_a_learning_rate_of_their_own(live: Live, schedule: str) -> None:
-    settings = {"train__schedule": schedule, "train__epochs": 4, "train__later_epochs": 3, "train__later_lr": 0.01}
+def test_later_tasks_have_epochs_of_their_own_over_which_the_learning_rate_falls(live: Live, schedule: str) -> None:
+    settings = {"train__schedule": schedule, "train__epochs": 4, "train__later_epochs": 3}
     learner = live.learner(train__lr=0.02, **settings)
-    for t, (epochs, start) in enumerate([(4, 0.02), (3, 0.01), (3, 0.01)]):
+    for t, (epochs, start) in enumerate([(4, 0.02), (3, 0.02), (3, 0.02)]):
         rates = [(step.epoch, rate(learner)) for step in live.steps(learner, t)]
         expected = [reference.cosine_lr(e, epochs, start) if schedule == "cosine" else start for e in range(epochs)]
         assert [epoch for epoch, _ in rates] == [e for e in range(epochs) for _ in range(2)]
@@ -43,22 +43,20 @@ def test_epochs_and_learning_rate_of_a_task() -> None:
     as_first = TrainConfig(epochs=8, lr=0.4)
     assert [as_first.epochs_of(t) for t in range(3)] == [8, 8, 8]
     assert [as_first.lr_at(t, 4) for t in (0, 1)] == pytest.approx([0.2, 0.2])
-    own = TrainConfig(epochs=8, lr=0.4, later_epochs=2, later_lr=0.1)
+    own = TrainConfig(epochs=8, lr=0.4, later_epochs=2)
     assert [own.epochs_of(t) for t in range(3)] == [8, 2, 2]
-    assert [own.lr_at(0, 4), own.lr_at(1, 0), own.lr_at(2, 1)] == pytest.approx([0.2, 0.1, 0.05])
-    assert TrainConfig(schedule="constant", lr=0.4, later_lr=0.1).lr_at(1, 7) == 0.1
+    assert [own.lr_at(0, 4), own.lr_at(1, 0), own.lr_at(2, 1)] == pytest.approx([0.2, 0.4, 0.2])
+    assert TrainConfig(schedule="constant", lr=0.4, later_epochs=2).lr_at(1, 1) == 0.4
 
 
 def test_settings_of_later_tasks() -> None:
     """Taken from presets and the command line like others; 0 is 'as in the first task', less is refused."""
     train = resolve("cifar100-fast").train
-    assert (train.epochs, train.later_epochs, train.later_lr) == (200, 30, 0.0)
-    given = parse_overrides(["train.later_lr=0.03", "train.later_epochs=5"])
-    train = resolve("cifar100-fast", overrides=given).train
-    assert (train.later_epochs, train.later_lr, train.lr) == (5, 0.03, 0.05)
-    for key, value in (("later_lr", -0.1), ("later_epochs", -1)):
-        with pytest.raises(ConfigError, match=rf"train\.{key} must not be negative"):
-            resolve("digits", overrides={f"train.{key}": value})
+    assert 0 < train.later_epochs < train.epochs
+    train = resolve("cifar100-fast", overrides=parse_overrides(["train.later_epochs=5"])).train
+    assert [train.epochs_of(t) for t in range(3)] == [train.epochs, 5, 5]
+    with pytest.raises(ConfigError, match=r"train\.later_epochs must not be negative"):
+        resolve("digits", overrides={"train.later_epochs": -1})
 
 
 def test_each_step_has_a_gradient_of_its_own(live: Live) -> None:
