@@ -95,7 +95,8 @@ def run(options: argparse.Namespace) -> None:
             begun = time.monotonic()
             if t == 0 and kept and (found := checkpoint.load_latest(kept)):
                 fresh = checkpoint.copy(learner.tensors(within=False), {}).tensors
-                learner.restore(fresh | found.tensors, stream.make_task(1, source.train_samples), within=False)
+                known = {name: tensor for name, tensor in found.tensors.items() if name in fresh}
+                learner.restore(fresh | known, stream.make_task(1, source.train_samples), within=False)
                 rows.append(found.meta)
                 continue
             for _ in learner.fit(stream.make_task(t, source.train_samples)):

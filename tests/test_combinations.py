@@ -76,18 +76,10 @@ def test_a_head_that_aligning_would_do_nothing_to(method: str, settings: dict[st
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("method", "settings"), [("pgdr/boosted", {}), ("pico+icarl", {"retention.kind": "boost"})])
-def test_a_head_that_cannot_span_two_networks(method: str, settings: dict[str, Any]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^retention 'boost' does not go with model\.head 'cosine': .*model\.head=linear"
-    ):
-        resolve("digits", method, overrides=settings | {"model.head": "cosine"})
-
-
-def test_only_aligning_and_boosting_mind_the_head() -> None:
+def test_only_aligning_minds_the_head() -> None:
     for method in method_table():
         parts = resolve("digits", method).parts
-        if not {("retention", "wa"), ("retention", "boost")} & {(part.family, part.kind) for part in parts}:
+        if ("retention", "wa") not in {(part.family, part.kind) for part in parts}:
             check_needs(parts, "cosine")
         check_needs(parts, "linear")
 

@@ -72,7 +72,7 @@ def test_own_data(kind: str) -> None:
 
 METHODS = [
     *("pgdr", "pico+pgdr", "papi+pgdr", "pgdr/pp", "proden", "terial+wa", "pico+icarl", "pico+bic", "pico+er-ace"),
-    *("papi+ancl", "pico+c-flat"),
+    *("papi+ancl", "pico+c-flat", "pgdr/best", "pgdr/boosted"),
 ]
 SMALL = {"stream.tasks": 3, "train.epochs": 3, "train.batch_size": 32, "train.deterministic": True}
 

@@ -12,7 +12,7 @@ import pytest
 import ipll
 from ipll.config import Config
 from ipll.data.source import Source
-from ipll.results.tensorboard import PER_TASK
+from ipll.results.schema import CURVES
 from outcomes import check_equal
 
 SHARE = {"data.validation": 0.2}
@@ -92,7 +92,7 @@ def test_curves_of_tensorboard_are_not_drawn_over_those_of_the_test_set(tmp_path
     events.Reload()
     tags = set(events.Tags()["scalars"])
     assert {"validation accuracy/all", "validation accuracy/linear head", "pseudo-labels/accuracy"} <= tags
-    assert not {name for name in PER_TASK.values() if name.startswith("accuracy/")} & tags
+    assert not {name for name in CURVES.values() if name.startswith("accuracy/")} & tags
 
 
 def test_a_share_that_leaves_nothing_is_refused_before_anything_is_written(tmp_path: Path, main: Any) -> None:

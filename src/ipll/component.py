@@ -169,7 +169,7 @@ AUTOMATIC = frozenset({"prototypes", "projection", "strong view"})  # there as s
 
 
 class Component(nn.Module):
-    """Base of all parts: a dozen hooks that do nothing."""
+    """Base of all parts: hooks that do nothing."""
 
     Settings: ClassVar[type[Any]] = NoSettings
     needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', 'linear head', words of AUTOMATIC
@@ -220,6 +220,10 @@ class Component(nn.Module):
 
     def before(self, batch: Batch) -> None:
         """Per step, once, without gradient: teacher's logits, a key encoder."""
+
+    def combine(self, out: dict[str, Output], batch: Batch) -> dict[str, Output]:
+        """Per step, pure: what the network says of each view, before anything is decided from it or learnt."""
+        return out
 
     def limit(self, candidates: Tensor, batch: Batch) -> Tensor:
         """Per step, pure: the candidate sets [n, capacity] among which targets are decided in this step."""

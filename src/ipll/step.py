@@ -45,10 +45,13 @@ class Stepper(nn.Module):
 
         def loss() -> Tensor:
             out = self._forward(phase, batch)
+            if not first:
+                self.stepping.join()
+            for part in phase.parts:
+                out = part.combine(out, batch)
             if first:
                 return self._total(phase, batch, out)[0]
             first.update(out)
-            self.stepping.join()
             self._decide_targets(phase, batch, out)
             total, terms = self._total(phase, batch, out)
             for name, value in terms.items():

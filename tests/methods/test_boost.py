@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -60,18 +61,17 @@ def test_the_first_task_is_learnt_as_without_it(live: Live) -> None:
 def test_the_pair_says_at_first_what_the_network_says(live: Live, learnt: int) -> None:
     """New rows of the head included; and it shares no tensor with the network."""
     learner = begun(live, learnt=learnt)
-    ctx, pair = learner.ctx, part(learner, Boost).pair
-    assert unchanged(snapshot(learner.network), pair.new)
-    mine, theirs = ({t.data_ptr() for t in module.state_dict().values()} for module in (pair, learner.network))
+    ctx, boost = learner.ctx, part(learner, Boost)
+    assert unchanged(snapshot(learner.network), boost.network)
+    mine, theirs = ({t.data_ptr() for t in module.state_dict().values()} for module in (boost, learner.network))
     assert not mine & theirs
     views = plain_views(learner)
     with torch.no_grad():
         expected = learner.network.eval()(views)
-        said, trained = pair.eval()(views), pair.train()(views)
-    torch.testing.assert_close(said.features, expected.features)
-    torch.testing.assert_close(said.logits, expected.logits)
-    torch.testing.assert_close(trained.logits, expected.logits)  # the new half counts for nothing yet
-    assert bool((said.logits[:, ctx.seen :] == MASKED).all())
+        new = boost.network.train()(views).features
+        said = boost.boosting.logits(learner.teacher(views).features, new)
+    torch.testing.assert_close(said, expected.logits)  # the new half counts for nothing yet
+    assert bool((said[:, ctx.seen :] == MASKED).all())
 
 
 def test_the_boosting_phase_touches_nothing_but_the_pair_and_the_pseudo_labels(live: Live) -> None:
@@ -79,13 +79,13 @@ def test_the_boosting_phase_touches_nothing_but_the_pair_and_the_pseudo_labels(l
     ctx, boost = learner.ctx, part(learner, Boost)
     others = [learner.network, learner.teacher, learner.memory, learner.classifier, ctx.prototypes]
     before, p = snapshot(*others), ctx.pool.p.clone()
-    new, head = snapshot(boost.pair.new), snapshot(boost.pair.head)
+    new, head = snapshot(boost.network), snapshot(boost.boosting.head)
     for position in learner.fit(live.task(learner, 1), Position(1)):
         if position.phase == 1:
             break
         assert unchanged(before, *others)
-    assert not unchanged(new, boost.pair.new)
-    assert not unchanged(head, boost.pair.head)
+    assert not unchanged(new, boost.network)
+    assert not unchanged(head, boost.boosting.head)
     assert not torch.equal(ctx.pool.p, p)
 
 
@@ -95,15 +95,14 @@ def test_the_main_phase_trains_the_network_alone_and_pseudo_labels_rest(live: Li
     boost = part(learner, Boost)
     for position in learner.fit(live.task(learner, 1)):
         if position == Position(1, 0, 2):  # its last epoch is over
-            rest, p = snapshot(boost.pair, learner.teacher), learner.ctx.pool.p.clone()
-            before, heard = snapshot(learner.network), len(boost.pair.heard)
+            rest, p = snapshot(boost, learner.teacher), learner.ctx.pool.p.clone()
+            before = snapshot(learner.network)
         elif position == Position(1, 1, 1):
-            assert unchanged(rest, boost.pair, learner.teacher)
+            assert unchanged(rest, boost, learner.teacher)
             assert torch.equal(learner.ctx.pool.p, p)
             assert not unchanged(before, learner.network)
-    assert unchanged(rest[: len(snapshot(boost.pair))], boost.pair)
+    assert unchanged(rest[: len(snapshot(boost))], boost)
     assert torch.equal(learner.ctx.pool.p, p)
-    assert len(boost.pair.heard) == heard  # nothing piles up step by step
 
 
 def test_one_network_is_left(live: Live) -> None:
@@ -111,18 +110,17 @@ def test_one_network_is_left(live: Live) -> None:
     learner = boosted(live, learnt=2)
     assert unchanged(snapshot(learner.network), learner.teacher)
     boost = part(learner, Boost)
-    assert not unchanged(snapshot(learner.network), boost.pair.new)
+    assert not unchanged(snapshot(learner.network), boost.network)
     learner._begin_task(live.task(learner, 2))
-    assert unchanged(snapshot(learner.network), boost.pair.new)
+    assert unchanged(snapshot(learner.network), boost.network)
 
 
 def test_a_key_encoder_follows_the_network_of_its_phase(live: Live) -> None:
-    """In the boosting phase, the pair's new network."""
+    """In the boosting phase, the new one."""
     learner = live.learner("pico+icarl", learnt=1, retention__kind="boost", auxiliary__contrastive__key_momentum=0.0)
     encoder = part(learner, Contrastive).encoder
     for step in live.steps(learner, 1):
-        followed = getattr(step.network, "new", step.network)
-        for weight, own in zip(encoder.parameters(), followed.parameters(), strict=True):
+        for weight, own in zip(encoder.parameters(), step.network.parameters(), strict=True):
             assert torch.equal(weight, own)
 
 
@@ -136,11 +134,11 @@ def shaped(learner: Learner, logits: np.ndarray) -> np.ndarray:
 
 def boosting_total(learner: Learner, step: Step, *, weight: float, auxiliary: float, asked: list[str]) -> float:
     """-> ce + cr + weight kd + auxiliary * the new network alone, each from the pair as it was before the step."""
-    ctx, pair = learner.ctx, step.network
+    ctx, new = learner.ctx, step.network
     assert step.batch.targets is not None
     p, total = array(step.batch.targets), 0.0
     for name in ("weak", "strong"):
-        alone = array(pair.new.head(step.out[name].features))
+        alone = array(new.head(step.out[name].features))
         total += reference.cross_entropy(p, shaped(learner, step.logits(name)), ctx.seen)
         total += auxiliary * reference.cross_entropy(p, shaped(learner, alone), ctx.seen)
     views = torch.cat([step.batch.views[name] for name in asked])
@@ -177,15 +175,19 @@ def test_the_pair_learns_by_every_loss_by_distillation_and_by_its_new_half_alone
 
 def test_what_the_pair_says_is_by_the_features_of_both(live: Live) -> None:
     learner = boosted(live, learnt=1)
+    seen, head = 4, None  # the head as it was before a step: after the one before it
     for step in live.steps(learner, 1):
         if learner.ctx.phase.name == "boost":
             with torch.no_grad():
                 old = array(learner.teacher(step.batch.views["weak"]).features)
             features = np.concatenate([old, array(step.out["weak"].features)], axis=1)
-            head, seen = step.network.head, learner.ctx.seen
-            expected = features @ array(head.weight).T + array(head.bias)
-            np.testing.assert_allclose(step.logits("weak")[:, :seen], expected[:, :seen], rtol=1e-4, atol=1e-5)
+            if head is not None:
+                expected = features @ array(head.weight).T + array(head.bias)
+                np.testing.assert_allclose(step.logits("weak")[:, :seen], expected[:, :seen], rtol=1e-4, atol=1e-5)
+            head = copy.deepcopy(part(learner, Boost).boosting.head)
+    assert head is not None
     assert learner.network.dim * 2 == head.weight.shape[1]
+    assert head.weight[:, learner.network.dim :].any()
 
 
 @pytest.mark.parametrize(
@@ -201,12 +203,14 @@ def test_the_network_learns_what_the_pair_says_of_every_view(
 ) -> None:
     """weight T^2 times the cross-entropy of both softmaxes at T over all seen classes, and no other term."""
     learner = boosted(live, learnt=1, **settings)
-    pair, seen = part(learner, Boost).pair, 0
+    boost, seen = part(learner, Boost), 0
     for step in live.steps(learner, 1):
         if learner.ctx.phase.name == "main":
             seen += 1
             with torch.no_grad():
-                said = array(pair.eval()(torch.cat([step.batch.views[name] for name in views])).logits)
+                shown = torch.cat([step.batch.views[name] for name in views])
+                old, new = (network.eval()(shown).features for network in (learner.teacher, boost.network))
+                said = array(boost.boosting.logits(old, new))
             logits, classes = np.concatenate([step.logits(name) for name in views]), learner.ctx.seen
             expected = reference.distillation(said, logits, classes, classes, temperature=temperature)
             np.testing.assert_allclose(float(step.total), weight * temperature**2 * expected, **CLOSE)

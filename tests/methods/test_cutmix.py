@@ -214,7 +214,7 @@ def test_any_method_keeps_its_contract_with_it(name: str) -> None:
 
 
 def test_er_ace_keeps_its_contract_with_it() -> None:
-    check_method("proden+er-ace", augment__cutmix=1.0, stream__tasks=2, train__steps_per_epoch=16)  # its head learns too little in so few steps
+    check_method("pico+er-ace", augment__cutmix=1.0, stream__tasks=2)  # its head learns too little in so few steps
 
 
 def test_it_is_for_images_only() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ipll.models import norm as norm_module
 from ipll.models.backbones import ResNet18, imagenet_stem, small_stem
+from ipll.models.network import ModelConfig, Network
 from ipll.models.norm import ConvNorm, Norm, conv_norm
 
 gpu = [
@@ -210,3 +211,36 @@ def test_a_convolution_and_its_norm(device: str) -> None:
         torch.testing.assert_close(pair(x), nn.functional.max_pool2d(expected, 2))
         expected = pair[1](pair[0](x), residual)
         torch.testing.assert_close(conv_norm(pair[0], pair[1], x, residual)[0], expected)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", id="gpu", marks=gpu)])
+def test_a_network_that_is_held_is_folded_once(device: str) -> None:
+    """Until it is held again: then what was folded is overwritten where it lies, for a captured step reads it."""
+    network = ResNet18(3, 16).to(device).eval()
+    x = random((4, 3, 32, 32), device)
+    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+        plain = network(x)
+        norm_module.hold(network)
+        assert torch.equal(network(x), plain)
+        folded = network.stem[1].folded
+        network.stem[0].weight.mul_(2)
+        assert torch.equal(network(x), plain)  # as it was when it was held
+        norm_module.hold(network)
+        assert not torch.equal(network(x), plain)
+        assert network.stem[1].folded[0].data_ptr() == folded[0].data_ptr()
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", id="gpu", marks=gpu)])
+def test_weights_cast_by_one_kernel_give_the_gradients_of_autocast(device: str) -> None:
+    network = Network(ModelConfig(backbone="resnet18-thin"), 3, 10, 0, bf16=True).to(device).train()
+    network.head.birth(0, 10, 0)
+    x = random((8, 3, 32, 32), device)
+
+    def gradients() -> list[Tensor]:
+        return list(torch.autograd.grad(network(x).logits.square().sum(), list(network.backbone.parameters())))
+
+    found = gradients()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Network, "_features", lambda self, x: self.backbone(x))
+        expected = gradients()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))

@@ -112,7 +112,8 @@ def test_times_spreads_and_separation(write: Write, tmp_path: Path) -> None:
 
     judged = find_bench("separation-accuracy").with_settings({"train.epochs": 7})
     fields = {"accuracy": [None, 90.0, 80.0], "new_recall": [None, 95.0, 97.0], "old_recall": [None, 60.0, None]}
-    write(judged.entries[0], **{f"separation_{name}_per_task": values for name, values in fields.items()})
+    more = [None, None]  # of five tasks
+    write(judged.entries[0], **{f"separation_{name}_per_task": values + more for name, values in fields.items()})
     text = render(judged, tmp_path, (0,))
     found = [row.split()[3:] for row in text.splitlines() if row.startswith("pgdr, ")]
     assert found == [["85.00", "92.32", "-7.32"], ["96.00", "98.90", "-2.90"], ["60.00", "86.49", "-26.49"]]

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 import ipll
-from ipll.results.tensorboard import PER_TASK
+from ipll.results.schema import CURVES
 
 EPOCHS, TASKS = 2, 3  # of a quick run
 
@@ -40,7 +40,7 @@ def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
         if record["kind"] == "epoch":
             values = {f"loss/{name}": value for name, value in (record["terms"] | {"total": record["loss"]}).items()}
         else:
-            values = {name: record[field] for field, name in PER_TASK.items() if record[field] is not None}
+            values = {name: record[field] for field, name in CURVES.items() if record[field] is not None}
         for name, value in values.items():
             found.setdefault(name, []).append((step, pytest.approx(value, rel=1e-5)))
     return found

@@ -75,7 +75,7 @@ class Plan:
             yield f"not available here: {count} cells on {preset}; this version has no preset of that name."
         for track in self.tracks:
             if track.status.damage:
-                yield f"{track.status.damage}. It is set aside as result.json.corrupt-N, and the cell is run again."
+                yield f"{track.status.damage} It is set aside as result.json.corrupt-N, and the cell is run again."
 
     def summary(self) -> Iterator[str]:
         """What --dry-run says: every cell, how it stands, and the estimated time."""

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ipll.bench.catalogue import ACCURACY
 from ipll.config import Config, read_toml
 from ipll.data.stream import Stream
 from ipll.engine.files import write_json
-from ipll.errors import IpllError
+from ipll.errors import IpllError, RunError
+from ipll.results.result import Result
 
 
 class State(StrEnum):
@@ -34,12 +34,12 @@ class Status(NamedTuple):
 
 
 def read_status(folder: Path) -> Status:
-    try:
-        return Status(State.DONE, _result(folder / "result.json"))
-    except FileNotFoundError:
-        damage = ""
-    except (OSError, ValueError) as problem:
-        damage = f"{folder / 'result.json'}: {problem}"
+    damage = ""
+    if (folder / "result.json").exists():
+        try:
+            return Status(State.DONE, Result.load(folder))
+        except RunError as problem:
+            damage = str(problem)
     if (folder / "error.json").exists():
         return Status(State.FAILED, error=_message(folder / "error.json"), damage=damage)
     return Status(State.STOPPED if (folder / "config.toml").exists() else State.OPEN, damage=damage)
@@ -85,18 +85,6 @@ def write_error(folder: Path, message: str, details: str) -> str:
     }
     write_json(folder / "error.json", record)
     return message
-
-
-def _result(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError("is not text") from None
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"is cut short or damaged ({problem})") from None
-    if not isinstance(values, dict) or not isinstance(values.get(ACCURACY), float | int):
-        raise ValueError(f"holds no {ACCURACY}")
-    return values
 
 
 def _message(file: Path) -> str:

@@ -9,7 +9,9 @@ import typer
 
 Preset = Annotated[
     str,
-    typer.Argument(help="What to run, named after its data: digits, cifar100, cifar100-fast, cifar100-h, tiny-imagenet, cub200."),
+    typer.Argument(
+        help="What to run, named after its data: digits, cifar100, cifar100-fast, cifar100-h, tiny-imagenet, cub200."
+    ),
 ]
 Method = Annotated[str, typer.Option("--method", "-m", help="A named method; `ipll methods` lists them.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: train.epochs=40.")]

@@ -14,6 +14,7 @@ from ipll.data.source import Source
 from ipll.data.stream import Stream
 from ipll.evaluation import metrics
 from ipll.learner import Learner, Position
+from ipll.results import schema
 from ipll.rng import numpy_generator
 
 PRIOR_TASK = 1  # the second task, where the paper looks at the predicted class prior
@@ -21,24 +22,6 @@ PRIOR_EPOCHS = (1, 2, 5)
 GALLERY = 96  # samples in the report's gallery, in all
 
 Record = dict[str, Any]
-
-PER_TASK = (
-    "accuracy",
-    "old_accuracy",
-    "new_accuracy",
-    "linear_accuracy",
-    "pseudo_label_accuracy",
-    "separation_old_recall",
-    "separation_new_recall",
-    "separation_accuracy",
-    "memory_purity",
-    "pseudo_label_chance",
-    "pseudo_label_first_accuracy",
-    "pseudo_label_to_right",
-    "pseudo_label_to_wrong",
-    "old_as_new",
-    "new_as_old",
-)
 
 
 class Observer:
@@ -174,8 +157,7 @@ class Observer:
         return {
             "average_incremental_accuracy": float(np.mean(accuracies)),
             "last_accuracy": accuracies[-1],
-            **{f"{name}_per_task": [record.get(name) for record in tasks] for name in PER_TASK},
-            "seen_classes_per_task": [record["seen_classes"] for record in tasks],
+            **schema.columns(tasks),
             "accuracy_matrix": [row + [None] * (len(by_task) - len(row)) for row in by_task],
             "forgetting": metrics.forgetting(self.state["class_accuracies"]),
             "confusion": self.state["confusion"],

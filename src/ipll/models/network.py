@@ -151,8 +151,9 @@ class Network(nn.Module):
             features: Tensor = self.backbone(x)
             return features
         wide = {name: weight for name, weight in self.backbone.named_parameters() if weight.ndim > 1}
-        narrow: tuple[Tensor, ...] = _Narrow.apply(*wide.values())
-        return functional_call(self.backbone, dict(zip(wide, narrow, strict=True)), (x,))
+        narrow: tuple[Tensor, ...] = _Narrow.apply(*wide.values())  # type: ignore[no-untyped-call]
+        said: Tensor = functional_call(self.backbone, dict(zip(wide, narrow, strict=True)), (x,))
+        return said
 
 
 class _Narrow(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +13,12 @@ from typing import Any, NamedTuple
 from ipll.bench.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry, benches
 from ipll.errors import RunError
 from ipll.results.conditions import on_samples, scored_alike, scored_on, short_epochs
-from ipll.results.folder import read_result
 from ipll.results.paper import paper_value
+from ipll.results.result import Result
 
 OUT = Path("runs/bench")
-PER_TASK = (  # what tables and figures read; a file of an earlier version may lack other fields
-    "accuracy", "old_accuracy", "new_accuracy", "separation_accuracy", "separation_old_recall", "separation_new_recall",
-)  # fmt: skip
 
-Record = dict[str, Any]
+Record = Mapping[str, Any]
 
 
 class Metric(NamedTuple):
@@ -105,18 +101,9 @@ def find_runs(bench: Bench, out: Path, seeds: Iterable[int]) -> Runs:
 
 
 def _read(cell: Cell, folder: Path) -> Record:
-    file = folder / "result.json"
-    try:
-        result = read_result(folder)
-        if (result["preset"], result["method"], result["seed"]) != (cell.preset, cell.method, cell.seed):
-            raise RunError(f"{file}: this is the result of another run than {cell}. Left out.")
-        Origin.of(result)
-        per_task = [value for name in PER_TASK for value in result[f"{name}_per_task"] if value is not None]
-        counts = [sum(prior[kind]) for prior in result["class_prior"].values() for kind in ("predicted", "true")]
-        if not all(map(math.isfinite, (result[ACCURACY], result["seconds_per_epoch"], *per_task, *counts))):
-            raise ValueError("not a number")
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise RunError(f"{file}: damaged ({type(error).__name__}: {error}). Left out.") from None
+    result = Result.load(folder)
+    if (result["preset"], result["method"], result["seed"]) != (cell.preset, cell.method, cell.seed):
+        raise RunError(f"{folder / 'result.json'}: this is the result of another run than {cell}. Left out.")
     return result
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from ipll.engine.files import write_text
 from ipll.errors import RunError
 from ipll.method import method_table
-from ipll.results import charts, report_data, report_gallery, report_read, report_runs
+from ipll.results import charts, report_data, report_gallery, report_runs
 from ipll.results.conditions import scored_alike
 from ipll.results.pages import render_page
 from ipll.results.report_data import Group
+from ipll.results.result import Result
+from ipll.results.schema import TITLES, per_task
 
 AVERAGE = "average_per_task"  # the average incremental accuracy up to each task
 ACCURACIES = {
@@ -55,7 +57,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[Path], list[dict[str, Any]], li
     good, results, warnings = [], [], []
     for folder in folders:
         try:
-            results.append(report_read.load(folder))
+            results.append(dict(Result.load(folder)))
             good.append(folder)
         except RunError as error:
             if not (folder / "result.json").exists():  # no finished run at all: most likely a slip of the hand
@@ -94,7 +96,7 @@ def render(
         accuracy=_main_chart(groups),
         accuracies=_charts(groups, ACCURACIES, "accuracy, %"),
         disambiguation=_charts(groups, DISAMBIGUATION, "share, %"),
-        per_task=report_read.PER_TASK,
+        per_task={title: per_task(name) for title, name in TITLES.items()},
         details=[report_runs.details(run, scored) for run in runs],
         unfolded=OPEN,
         gallery=gallery,

@@ -1,4 +1,4 @@
-"""The result of a run, as Python sees it."""
+"""The result of a run, as Python sees it. Whoever reads a result file reads it here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipll.errors import RunError
+from ipll.results import schema
 from ipll.results.conditions import on_samples, scored_on
 from ipll.results.folder import read_result
 
@@ -19,7 +21,22 @@ class Result(Mapping[str, Any]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        return cls(read_result(Path(folder)), Path(folder))
+        """-> the result of a finished run; a RunError names the file and the field that cannot be used. Measures that
+        an earlier version did not take are None."""
+        folder = Path(folder)
+        try:
+            values = read_result(folder)
+        except OSError as error:
+            raise RunError(f"{folder / 'result.json'}: cannot be read ({error.strerror}).") from None
+        if wrong := schema.problem(values):
+            raise RunError(f"{folder / 'result.json'}: {wrong}. Run it again with --overwrite.")
+        tasks = len(values["accuracy_per_task"])
+        return cls({schema.per_task(name): [None] * tasks for name in schema.LATER} | values, folder)
+
+    @property
+    def tasks(self) -> tuple[schema.TaskRow, ...]:
+        """What was measured at the end of each task."""
+        return schema.task_rows(self)
 
     @property
     def average_incremental_accuracy(self) -> float:

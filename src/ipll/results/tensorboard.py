@@ -15,21 +15,9 @@ from typing import Any
 from ipll.config import TrainConfig
 from ipll.errors import ConfigError
 from ipll.results.conditions import accuracy_word
+from ipll.results.schema import CURVES
 
 PLACE = "tensorboard"
-PER_TASK = {
-    "accuracy": "accuracy/all",
-    "old_accuracy": "accuracy/old",
-    "new_accuracy": "accuracy/new",
-    "linear_accuracy": "accuracy/linear head",
-    "pseudo_label_accuracy": "pseudo-labels/accuracy",
-    "separation_accuracy": "separation/accuracy",
-    "separation_old_recall": "separation/old recall",
-    "separation_new_recall": "separation/new recall",
-    "memory_purity": "memory/purity",
-}
-"""Fields of a task's line of metrics.jsonl, and the names of their curves; on validation samples those of accuracies
-are 'validation accuracy/all' and so on, so that they are not drawn over those of the test set."""
 
 
 def check_tensorboard() -> None:
@@ -77,7 +65,7 @@ class Events:
             values = {"loss/total": record["loss"], "learning rate": self.train.lr_at(record["task"], record["epoch"])}
             values |= {f"loss/{name}": value for name, value in record["terms"].items()}
         else:
-            values = {name.replace("accuracy/", f"{self.accuracy}/"): record[field] for field, name in PER_TASK.items()}
+            values = {curve.replace("accuracy/", f"{self.accuracy}/"): record[name] for name, curve in CURVES.items()}
         for name, value in values.items():
             if value is not None:
                 self.writer.add_scalar(name, value, self.epochs)

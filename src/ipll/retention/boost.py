@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ipll.component import FAMILIES, Batch, Context, Phase, soft_cross_entropy
+from ipll.component import FAMILIES, Batch, Component, Context, Phase, soft_cross_entropy
 from ipll.data.loader import view_names
 from ipll.engine.state import copy_state
-from ipll.models.network import LinearHead, Network, Output
+from ipll.models.network import Output
 from ipll.models.norm import hold
 from ipll.retention.distillation import Distillation, DistillationSettings
 from ipll.settings import check, setting
@@ -34,70 +34,48 @@ class BoostSettings(DistillationSettings):
         check(self.compress_temperature > 0, "retention.compress_temperature", "be positive", self.compress_temperature)
 
 
-class Pair(nn.Module):
-    """The old network, frozen, and a new one that starts from it, under one head over the features of both.
+class Boosting(Distillation):
+    """In the phase in which the new network is trained: a head over its features and the old network's, whose logits
+    take the place of its own; the old network's word on old classes; and the new network alone.
 
-    Only its logits are of both. Features, embedding and weights are the new network's, as parts expect them of a
-    network: a disambiguation reads features of its width, PiCO's key encoder follows its weights.
+    The old network is the teacher. It runs beside the new one, once for all that is asked of it.
     """
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__()
-        self.ctx = ctx  # the old network is the teacher: no part of this module, neither trained nor kept with it
-        self.new: Network = copy.deepcopy(ctx.network)
-        self.head = LinearHead(2 * ctx.network.dim, ctx.capacity).to(ctx.device)  # old features first
-        self.heard: list[Tensor] = []  # the old network's features of a step's views, in the order of its passes
+    Settings = BoostSettings
 
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """The new network's alone: the head's are trained as Boosting's."""
-        return self.new.parameters(recurse)
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.head = type(ctx.network.head)(2 * ctx.network.dim, ctx.capacity).to(ctx.device)  # old features first
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """The network as it is now joins the old one; the head says at first what the network's own says."""
-        network, dim = self.ctx.network, self.ctx.network.dim
-        copy_state(network, self.new)
-        self.head.weight.zero_()[:, :dim] = network.head.weight
-        self.head.bias.copy_(network.head.bias)
-        self.head.born.copy_(network.head.born)
+    def start(self) -> None:
+        """The head says at first what the network's own says."""
+        own, dim = self.ctx.network.head, self.ctx.network.dim
+        self.head.weight.zero_()[:, :dim] = own.weight
+        self.head.bias.copy_(own.bias)
+        self.head.born.copy_(own.born)
 
-    def forward(self, x: Tensor) -> Output:
-        with torch.no_grad():
-            old = self.ctx.teacher(x).features
-        if self.training:
-            self.heard.append(old)
-        new = self.new(x)
-        logits = self.head(torch.cat([old, new.features], dim=1))
-        return Output(new.features, logits, logits, new.embedding)
+    def logits(self, old: Tensor, new: Tensor) -> Tensor:
+        """-> what both networks say together, by their features [n, dim] each."""
+        said: Tensor = self.head(torch.cat([old, new], dim=1))
+        return said
 
-
-class Boosting(Distillation):
-    """In the phase in which the pair is trained: the old network's word on old classes, and the new network alone.
-
-    The old network runs within the pair: what it says there is what is distilled, and it is not asked again.
-    """
-
-    def __init__(self, settings: BoostSettings, pair: Pair) -> None:
-        super().__init__(settings)
-        self.pair = [pair]  # in a list: it belongs to Boost
-
-    def trainable(self) -> Iterator[nn.Parameter]:
-        """The head over both networks; the new one is the phase's own."""
-        return self.pair[0].head.parameters()
-
+    @torch.no_grad()
     def before(self, batch: Batch) -> None:
-        self.pair[0].heard.clear()
+        names = view_names(self.ctx.phase)
+        said = self.ctx.teacher(torch.cat([batch.views[name] for name in names]))
+        asked = self.ctx.correct(said.logits[: len(batch.rows) * len(self._asked())])  # the weak view comes first
+        batch.extra["teacher"] = self._over_old(asked).softmax(dim=1)
+        batch.extra |= {f"old {name}": part for name, part in zip(names, said.features.chunk(len(names)), strict=True)}
 
-    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> None:
-        """The first pass is over: the views were heard weak first, and further passes repeat them."""
-        heard = torch.cat(self.pair[0].heard)[: len(p) * len(self._asked())]
-        logits = self.ctx.correct(self.ctx.teacher.head(heard))
-        batch.extra["teacher"] = self._over_old(logits).softmax(dim=1)
+    def combine(self, out: dict[str, Output], batch: Batch) -> dict[str, Output]:
+        both = {name: self.logits(batch.extra[f"old {name}"], view.features) for name, view in out.items()}
+        return {name: view._replace(logits=both[name], shaped=both[name]) for name, view in out.items()}
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         alone = out["weak"].logits.new_zeros(())
         for view in (out[name] for name in ("weak", "strong") if name in out):
-            logits = self.pair[0].new.head(view.features)
+            logits = self.ctx.phase.network.head(view.features)
             alone = alone + soft_cross_entropy(logits + (view.shaped - view.logits).detach(), targets)
         return super().losses(out, targets, batch) | {"alone": alone}
 
@@ -106,7 +84,7 @@ class Boosting(Distillation):
 
 
 @FAMILIES["retention"].register("boost")
-class Boost(Distillation):
+class Boost(Component):
     """From the second task on, two phases.
 
     First a copy of the network learns the task beside the frozen old one: a head over the features of both, every loss
@@ -116,20 +94,20 @@ class Boost(Distillation):
     """
 
     Settings = BoostSettings
-    needs = frozenset({"linear head"})
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)
-        self.pair = Pair(ctx)
-        self.boosting = Boosting(self.settings, self.pair)
+        self.network = copy.deepcopy(ctx.network)  # the new one
+        self.boosting = Boosting(self.settings)
         self.boosting.build(ctx)
 
     def begin_task(self) -> None:
         if self.ctx.old:
-            self.pair.begin()
+            copy_state(self.ctx.network, self.network)
+            self.boosting.start()
 
     def begin_epoch(self) -> None:
-        hold(self.pair)
+        hold(self.network)
 
     def trainable(self) -> Iterator[nn.Parameter]:
         """None in the main phase: the pair is trained in its own."""
@@ -139,14 +117,15 @@ class Boost(Distillation):
         if not self.ctx.old:
             return ()
         parts = tuple(self.boosting if part is self else part for part in self.ctx.parts)
-        return (Phase("boost", self.pair, parts, self.ctx.pool.p),)  # type: ignore[arg-type]
+        return (Phase("boost", self.network, parts, self.ctx.pool.p),)
 
     @torch.no_grad()
     def before(self, batch: Batch) -> None:
         if self.ctx.old:
-            self.pair.eval()
+            self.network.eval()
             views = torch.cat([batch.views[name] for name in view_names(self.ctx.phase)])
-            batch.extra["pair"] = self._softened(self.pair(views).logits).softmax(dim=1)
+            logits = self.boosting.logits(self.ctx.teacher(views).features, self.network(views).features)
+            batch.extra["pair"] = self._softened(logits).softmax(dim=1)
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor] | None:
         return (p, p) if self.ctx.old else None

@@ -27,7 +27,7 @@ class WeightedDistillation(Distillation):
 
     def weights(self) -> dict[str, float]:
         share = min(self.ctx.old, self.ctx.seen - 1) / self.ctx.seen
-        return dict.fromkeys(("ce", "cr", "cutmix"), 1 - share) | {"kd": share * self.settings.weight}
+        return dict.fromkeys(("ce", "cr", "cutmix"), 1 - share) | {"kd": share * super().weights()["kd"]}
 
 
 @dataclass(frozen=True)
