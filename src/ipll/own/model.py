@@ -19,6 +19,7 @@ from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
 from ipll.engine.grow import grow
+from ipll.engine.state import LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
@@ -28,7 +29,7 @@ from ipll.own.prediction import Predictions
 from ipll.own.progress import OwnReporter, Silent
 from ipll.own.records import Records
 from ipll.own.samples import Samples
-from ipll.own.training import Outcome, predict_block, restore, train
+from ipll.own.training import Outcome, predict_block, train
 from ipll.plugins import load_plugins, load_recorded
 from ipll.run import enough_memory
 from ipll.settings import check
@@ -148,7 +149,7 @@ class Model:
                 tensors = self.tensors
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
-                learner.restore(tensors, task, within=False)
+                learner.restore(tensors)
             pending = None
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
@@ -183,7 +184,7 @@ class Model:
         computing = arithmetic(deterministic=train_settings.deterministic, device=where)
         with cpu_threads(train_settings.threads), computing, enough_memory(self.config):
             learner = self._learner(replace(self.config, train=train_settings), self.capacity, where)
-            restore(learner, self.tensors)
+            learner.restore(self.tensors)
             parts = [
                 predict_block(learner, block, self.centres, self.temperature) for block in blocks(samples, self.shape)
             ]
@@ -234,7 +235,7 @@ class Model:
                 chosen=tuple(Choice(**choice) for choice in facts["chosen"]),
                 config=Config.from_table(facts["config"]),
                 centres=tensors.pop("centres"),
-                tensors=tensors,
+                tensors=LearnerState.of(tensors).named(),
                 records=records,
             )
         except (KeyError, TypeError, AttributeError) as error:

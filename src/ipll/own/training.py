@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipll.data.stream import Task
-from ipll.engine.state import load_tensors, part_of
+from ipll.engine.state import part_of
 from ipll.errors import Interrupted
 from ipll.learner import Learner
 from ipll.own.inputs import Array
@@ -78,11 +77,6 @@ def settle(learner: Learner, records: Records, update: int, epoch: int) -> Recor
     """-> the records with what the samples of the pool settle on by now."""
     confidence, label = learner.ctx.pool.p.max(dim=1)
     return records.settled(_array(learner.ctx.pool.ids), _array(label), _array(confidence), update, epoch)
-
-
-def restore(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
-    """Gives a fresh learner what it needs to predict."""
-    load_tensors(learner, {name[7:]: tensor for name, tensor in tensors.items() if name.startswith("module.")})
 
 
 def predict_block(
