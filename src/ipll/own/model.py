@@ -26,11 +26,11 @@ from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, re
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
-from ipll.own.progress import OwnReporter, Silent
 from ipll.own.records import Records
 from ipll.own.samples import Samples
 from ipll.own.training import Outcome, predict_block, train
 from ipll.plugins import load_plugins, load_recorded
+from ipll.results.progress import Listener, Silent
 from ipll.run import enough_memory
 from ipll.settings import check
 
@@ -70,7 +70,7 @@ class Model:
     def fit(
         cls, samples: Samples, *, method: str = "pgdr", seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
-        reporter: OwnReporter | None = None, pending: str | Path | None = None,
+        reporter: Listener | None = None, pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> a new model of these samples.
 
@@ -98,7 +98,7 @@ class Model:
         return new._learn(samples, where, reporter, pending)
 
     def update(
-        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: OwnReporter | None = None,
+        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: Listener | None = None,
         pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`."""
@@ -121,7 +121,7 @@ class Model:
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
     def _learn(
-        self, samples: Samples, device: torch.device, reporter: OwnReporter | None, folder: str | Path | None
+        self, samples: Samples, device: torch.device, reporter: Listener | None, folder: str | Path | None
     ) -> Model:
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
@@ -153,7 +153,7 @@ class Model:
             pending = None
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
-                pending = Pending(Path(folder), key, self.config.train.checkpoint_seconds)
+                pending = Pending(Path(folder), key)
             outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent(), pending)
         counts = np.bincount(outcome.records.label, minlength=len(names))
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
