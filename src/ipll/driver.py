@@ -21,7 +21,7 @@ from ipll.learner import Learner, Position
 from ipll.results.progress import Listener
 
 ASKED = "Stopping after this step; press again to stop now."
-GRACE = 1.0  # seconds that a request to stop waits for the next position
+GRACE = 0.5  # seconds that a request to stop waits for the next position
 LOSS = 2.0  # seconds of training, at most, that are done again where the end of a task is cut short
 
 Record = dict[str, Any]
