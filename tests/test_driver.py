@@ -60,7 +60,7 @@ def test_ctrl_c_while_a_task_ends(
     launch: Callable[..., subprocess.Popen[str]], cli: Callable[..., Any], quick: dict[str, Any], as_options: Any,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """A real process that chooses samples for minutes: a note at once, the end within 2 s, status 130, the same bits later."""
+    """A real process that chooses samples for long: a note at once, the end within 2 s, later the same bits."""
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "slow").touch()
     settings = quick | {"stream.tasks": 2, "train.checkpoint_seconds": 0}
