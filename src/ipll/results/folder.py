@@ -39,15 +39,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"cannot make the folder {path}: {error.strerror}. Choose another --out.") from None
         folder = cls(path)
-        for name in (
-            "result.json",
-            "config.toml",
-            "metrics.jsonl",
-            "gallery.npz",
-            "report.html",
-            "stream.npz",
-            "facts.json",
-        ):
+        for name in ("result.json", "config.toml", "metrics.jsonl", "gallery.npz", "report.html", "stream.npz"):
             (path / name).unlink(missing_ok=True)
         shutil.rmtree(path / "checkpoint", ignore_errors=True)
         return folder
