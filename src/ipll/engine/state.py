@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -44,13 +44,13 @@ class LearnerState:
             prefix, _, key = name.partition(".")
             if prefix in groups:
                 groups[prefix][int(key) if prefix in ("carried", "momentum") else key] = tensor
-        state = cls(**{group: groups[prefix] for group, prefix in PREFIXES.items()})
-        return cls(**vars(state) | {"modules": _once(state.modules)})
+        groups["module"] = _once(groups["module"])
+        return cls(**{group: groups[prefix] for group, prefix in PREFIXES.items()})
 
     def to(self, device: torch.device) -> LearnerState:
         """-> the same on a device."""
-        moved = {one.name: getattr(self, one.name) for one in fields(self)}
-        return LearnerState(**{name: {k: t.to(device) for k, t in group.items()} for name, group in moved.items()})
+        groups = vars(self).items()
+        return LearnerState(**{name: {key: t.to(device) for key, t in group.items()} for name, group in groups})
 
     def grown(self, small: LearnerState, large: LearnerState) -> LearnerState:
         """-> the state between two tasks of a learner like `small`, for one like `large`, both fresh.

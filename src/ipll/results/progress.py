@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -61,8 +61,8 @@ class Plan:
         return f"epoch {min(position.epoch + 1, epochs)}/{epochs}"
 
 
-class Listener(Protocol):
-    """Is told how a run, a fit or an update goes. The default one says nothing."""
+class Listener:
+    """Is told how a run, a fit or an update goes. Those that override some of it hear of that only."""
 
     def note(self, message: str) -> None:
         """Something that people should know."""
@@ -84,16 +84,11 @@ class Listener(Protocol):
         """Learning has ended, or was stopped."""
 
 
-class Silent:
-    def note(self, message: str) -> None: ...
-    def begin(self, plan: Plan, position: Position) -> None: ...
-    def step(self, position: Position, steps: int, phases: int) -> None: ...
-    def epoch(self, position: Position, record: dict[str, Any]) -> None: ...
-    def task(self, record: dict[str, Any]) -> None: ...
-    def end(self) -> None: ...
+class Silent(Listener):
+    """Says nothing; the default."""
 
 
-class LiveProgress:
+class LiveProgress(Listener):
     """A bar where the console is a terminal; otherwise a line at each task's end, and one a minute in between."""
 
     def __init__(self, console: Console) -> None:
