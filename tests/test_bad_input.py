@@ -403,12 +403,6 @@ def test_resume_without_a_run(refused: Refused, tmp_path: Path, folder: str) -> 
     assert "no run" in message
 
 
-def test_resume_of_a_finished_run(refused: Refused, finished: Path) -> None:
-    message = refused("resume", finished)
-    assert "finished" in message
-    assert f"ipll report {finished}" in message
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

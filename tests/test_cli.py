@@ -353,3 +353,14 @@ def test_a_long_line_of_progress_is_one_line(quick: dict[str, Any]) -> None:
     lines = log.getvalue().splitlines()
     assert len(lines) == 3
     assert all(line.startswith("pgdr/linear-classifier: task") for line in lines)
+
+
+def test_resume_of_a_finished_run_shows_its_result(main: Any, finished: Path, snapshot: Any) -> None:
+    """And is a success, so that a loop which tries again until it is one ends."""
+    before = snapshot(finished)
+    status, out, err = main("resume", finished)
+    assert status == 0
+    assert "this run is finished" in err
+    assert "after task" in out
+    assert str(finished) in out
+    assert snapshot(finished) == before

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,14 @@ import torch
 from sklearn.datasets import load_digits
 
 import ipll
-from ipll.config import Config, resolve
+from ipll.config import resolve
 from ipll.data import loader, residence
 from ipll.data.residence import hold
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine.device import arithmetic
 from ipll.learner import Learner, Position
-from ipll.results.progress import Silent
+from ipll.results.progress import Plan, Silent
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +31,7 @@ pytestmark = [
 class StopAt(Silent):
     """Asks the run to stop in the middle of its second task."""
 
-    def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
+    def begin(self, plan: Plan, position: Position) -> None:
         self.seen = False
 
     def step(self, position: Position, steps: int, phases: int) -> None:

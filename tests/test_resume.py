@@ -140,7 +140,6 @@ def test_every_kind_of_state_is_kept(
     folder, second, rest = tmp_path / "run", stop_at(4), stop_at()
     with pytest.raises(ipll.Interrupted):
         ipll.run("digits", method, out=folder, reporter=stop_at(task=1), **settings)
-    damage_newest(folder, "tensors gone")  # of the second task's first step: the one between the tasks is left
     with pytest.raises(ipll.Interrupted):
         ipll.resume(folder, reporter=second)
     assert second.positions[0] == Position(1, 0, 0, 1)

@@ -8,7 +8,7 @@ are its whole state: they are what a checkpoint keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,6 +54,10 @@ class Batch:
     store: Tensor | None = None  # what the pool keeps
 
 
+def never() -> None:
+    """Nobody asks to stop."""
+
+
 class Context:
     """What components may see of the learner. There is no true label in it.
 
@@ -82,6 +86,7 @@ class Context:
         self.new_mask = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.parts: tuple[Component, ...] = ()
         self.chunk: int | None = None
+        self.check_stop: Callable[[], None] = never  # to be called in between by all that takes long outside of steps
         self._features: Tensor | None = None
 
     def generator(self, purpose: str, *where: int | str) -> torch.Generator:
@@ -102,7 +107,10 @@ class Context:
         self.network.eval()
         held = Resident(samples) if isinstance(samples, Tensor) else samples
         indices = held.split(rows, self.chunk or EMBED_CHUNK)
-        chunks = [self._pass(chunk.to(self.device)) for chunk in held.ahead(indices)]
+        chunks = []
+        for chunk in held.ahead(indices):
+            self.check_stop()
+            chunks.append(self._pass(chunk.to(self.device)))
         features = torch.cat([c.features[:n] for c, n in chunks]).float()
         return features, self.correct(torch.cat([c.logits[:n] for c, n in chunks]).float())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ipll.results.progress import Reporter
+from ipll.results.progress import Listener
 from ipll.results.report import write_report
 from ipll.results.result import Result
 from ipll.run import run
@@ -13,7 +13,7 @@ from ipll.run import run
 METHODS = ("pgdr", "pgdr/no-memory")
 
 
-def run_demo(out: Path, *, overwrite: bool, reporter: Callable[[], Reporter]) -> list[Result]:
+def run_demo(out: Path, *, overwrite: bool, reporter: Callable[[], Listener]) -> list[Result]:
     """Both methods on the same stream, and one report over both."""
     results = [
         run(

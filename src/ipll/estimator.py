@@ -24,8 +24,8 @@ from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.own.arrays import from_arrays
 from ipll.own.labels import Labels, label_type, read_targets, to_labels
 from ipll.own.model import Model
-from ipll.own.progress import LiveProgress
 from ipll.own.samples import Samples, with_candidates
+from ipll.results.progress import LiveProgress
 
 FILE = "estimator.json"  # in the model folder: what only the estimator knows
 SETTINGS = {

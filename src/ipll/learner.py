@@ -25,7 +25,7 @@ from ipll.data.stream import Task
 from ipll.engine.compiler import compile_networks
 from ipll.engine.device import channels_last, later, use_bf16, use_compile, use_graphs
 from ipll.engine.replay import Plain, Replay
-from ipll.engine.state import copy_state, load_tensors, part_of
+from ipll.engine.state import LearnerState, Tensors, copy_state, load_tensors, part_of
 from ipll.errors import RunError
 from ipll.memory.base import Memory
 from ipll.method import assemble
@@ -66,7 +66,6 @@ class Learner(Stepper):
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
         ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix)
-        self.parts = nn.ModuleList(ctx.parts)
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         graphs = use_graphs(train.graphs, ctx.device)
@@ -83,6 +82,8 @@ class Learner(Stepper):
         self.memory = ctx.memory = self._one(Memory)
         self.classifier = self._one(Classifier)
         self.update = self._one(Update)
+        owned = (self.memory, self.classifier, self.update)
+        self.parts = nn.ModuleList(part for part in ctx.parts if part not in owned)  # each is in the state once
         for part in ctx.parts:
             part.build(ctx)
         if compiled:
@@ -207,25 +208,24 @@ class Learner(Stepper):
         features, logits = self.ctx.embed(samples, rows)
         return Prediction(self.classifier.scores(features, logits).argmax(dim=1), logits.argmax(dim=1))
 
-    def tensors(self, *, within: bool = True) -> dict[str, Tensor]:
-        """The whole state between two steps, for `restore`; not `within` a task, all that the next one needs."""
-        state = {f"module.{name}": tensor for name, tensor in self.state_dict().items()}
-        state |= {f"carried.{i}": tensor for i, tensor in self._carried.items()}
-        if within and self.ctx.task >= 0:
-            state |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
-            state |= {f"momentum.{i}": tensor for i, tensor in self.update.momenta().items()}
-            state |= {f"pool.{name}": tensor for name, tensor in self.ctx.pool.state().items()}
-        return state
+    def state(self, *, within: bool = True) -> LearnerState:
+        """The whole state between two steps; not `within` a task, all that the next one needs."""
+        if not within or self.ctx.task < 0:
+            return LearnerState(self.state_dict(), self._carried)
+        return LearnerState(self.state_dict(), self._carried, self.sums, self.update.momenta(), self.ctx.pool.state())
 
-    def restore(self, tensors: dict[str, Tensor], task: Task, *, within: bool) -> None:
-        """Takes the state that `tensors` gave; `task` is the next to fit, `within` if training stopped inside it."""
-        device = self.ctx.device
-        named = {key: tensor.to(device) for key, tensor in tensors.items()}
-        load_tensors(self, {key[7:]: tensor for key, tensor in named.items() if key.startswith("module.")})
-        self._carried = {int(key[8:]): tensor for key, tensor in named.items() if key.startswith("carried.")}
+    def tensors(self, *, within: bool = True) -> Tensors:
+        """The state by the names that it has in files, for `restore`."""
+        return self.state(within=within).named()
+
+    def restore(self, tensors: Tensors, task: Task | None = None, *, within: bool = False) -> None:
+        """Takes the state that `tensors` gave; `task` is the one inside which training stopped, where `within`."""
+        state = LearnerState.of(tensors).to(self.ctx.device)
+        load_tensors(self, state.modules)
+        self._carried = state.carried
         if within:
-            self._restored = {int(key[9:]): tensor for key, tensor in named.items() if key.startswith("momentum.")}
+            assert task is not None
+            self._restored, self.sums = state.momenta, state.sums
             self._set_task(task)
-            self.sums = {key[4:]: tensor for key, tensor in named.items() if key.startswith("sum.")}
             for name, tensor in self.ctx.pool.state().items():
-                tensor.copy_(named[f"pool.{name}"])
+                tensor.copy_(state.pool[name])

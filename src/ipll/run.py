@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import statistics
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +12,11 @@ from typing import Any
 import torch
 
 from ipll.config import Config, DataConfig, resolve
+from ipll.data.fingerprint import check_data, fingerprint
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
+from ipll.driver import Clock, Record, Stop, drive, stop_requests
 from ipll.engine.checkpoint import Checkpoint
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs
 from ipll.errors import ConfigError, DataError, Interrupted, RunError
@@ -24,8 +24,8 @@ from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
 from ipll.models.network import make_backbone
 from ipll.plugins import load_plugins
-from ipll.results.folder import RunFolder, check_free
-from ipll.results.progress import Reporter, Silent
+from ipll.results.folder import RunFolder, check_free, read_result
+from ipll.results.progress import Listener, Plan, Silent
 from ipll.results.report import write_report
 from ipll.results.result import Result
 from ipll.results.tensorboard import Events, check_tensorboard, prepare
@@ -43,7 +43,7 @@ def run(
     plugins: Sequence[str | Path] = (),
     overwrite: bool = False,
     tensorboard: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Listener | None = None,
     **settings: Any,
 ) -> Result:
     """Learns a whole stream and returns the result.
@@ -69,7 +69,7 @@ def run_config(
     data_root: str | Path | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Listener | None = None,
 ) -> Result:
     """Like `run`, from a configuration. Everything is checked before anything is written."""
     chosen = find_device(device)
@@ -88,7 +88,8 @@ def run_config(
     try:
         if folder:
             prepare(folder.path, wanted=tensorboard)
-            folder.begin(config, describe(chosen), stream)
+            facts = {"data_root": str(Path(data_root).absolute()) if data_root else None, "data": fingerprint(source)}
+            folder.begin(config, describe(chosen), stream, facts)
         return execute(config, source, stream, chosen, folder, reporter or Silent())
     finally:
         if folder:
@@ -101,12 +102,19 @@ def resume(
     device: str = "auto",
     data_root: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
-    reporter: Reporter | None = None,
+    reporter: Listener | None = None,
 ) -> Result:
-    """Goes on with a run that was stopped, from its last checkpoint. The plugins that it was begun with are loaded
-    again; `plugins` are needed only where those files have moved."""
+    """Goes on with a run that was stopped, from its last checkpoint; of one that is finished, returns the result.
+
+    The plugins that it was begun with are loaded again, and its data are looked for where they were: `plugins` and
+    `data_root` are needed only where those files have moved. Other data than it was begun with are refused.
+    """
     load_plugins(plugins)
-    chosen = find_device(device)
+    chosen, listener = find_device(device), reporter or Silent()
+    if (Path(path) / "result.json").exists():
+        result = Result(read_result(Path(path)), Path(path))
+        listener.note(f"{path}: this run is finished, nothing is left to do. See its report with: ipll report {path}")
+        return result
     folder = RunFolder.reopen(Path(path))
     try:
         config = Config.load(folder.path / "config.toml")
@@ -115,8 +123,12 @@ def resume(
             raise DataError(
                 f"{folder.path}: stream.npz is not the stream of config.toml. Start again with --overwrite."
             )
-        source = load_data(config.data, data_root)
-        return execute(config, source, stream, chosen, folder, reporter or Silent())
+        facts = folder.facts()
+        root = data_root or facts.get("data_root")
+        source = load_data(config.data, root)
+        if "data" in facts:
+            check_data(facts["data"], source, folder.path, root)
+        return execute(config, source, stream, chosen, folder, listener)
     finally:
         folder.close()
 
@@ -156,7 +168,7 @@ def check_against(config: Config, source: Source) -> None:
 
 
 def execute(
-    config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Reporter
+    config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Listener
 ) -> Result:
     """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
     computing = arithmetic(deterministic=config.train.deterministic, device=device)
@@ -181,15 +193,15 @@ def enough_memory(config: Config) -> Iterator[None]:
 
 
 class Execution:
-    """One process's work on a run: drives the learner, tells observer and reporter, keeps checkpoints."""
+    """One process's work on a run: the driver's job, with what the observer measures and the folder keeps."""
 
     def __init__(
         self, config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None,
-        reporter: Reporter,
+        listener: Listener,
     ) -> None:  # fmt: skip
-        self.started = self.kept = time.monotonic()
+        self.started = time.monotonic()
         self.config, self.source, self.stream, self.device = config, source, stream, device
-        self.folder, self.reporter = folder, reporter
+        self.folder, self.listener = folder, listener
         found = folder.load_checkpoint() if folder else None
         self.learner = Learner(
             config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
@@ -202,69 +214,55 @@ class Execution:
         self.within = False  # does the position lie inside a task?
         if found:
             self._restore(found)
+        self.clock = Clock(config.train.checkpoint_seconds, self.spent["train_seconds"])
         self.events = Events.of(folder.path, config.train, config.data.scored_on) if folder else None
         self.earlier = self.spent["wall_seconds"]
 
     def go(self) -> Result:
-        with stop_requests(listen=self.folder is not None) as asked:
+        """Learns what is left of the stream. Without a folder there is nothing to go on from: signals act as usual."""
+        parting = f"Stopped. Resume with: ipll resume {self.folder.path}" if self.folder else ""
+        with stop_requests(parting, self.listener.note, listen=self.folder is not None) as stop:
             for message in [*self.config.model.notices(), *slow_notices(self.config, self.device)]:
-                self.reporter.note(message)
+                self.listener.note(message)
             done = [record["accuracy"] for record in self.observer.state["tasks"]]
-            self.reporter.begin(self.config, self.stream, self.position, done)
+            self.listener.begin(Plan.of_run(self.config, self.stream, done), self.position)
             try:
-                for t in range(self.position.task, len(self.stream)):
-                    self._learn(t, asked)
+                self._learn(stop)
             finally:
-                self.reporter.end()
+                self.listener.end()
                 if self.events:
                     self.events.close()
         return self._finish()
 
-    def _learn(self, t: int, asked: list[int]) -> None:
-        task = self._task(t)
-        self.tick = time.monotonic()
-        took: list[float] = []  # seconds of each whole epoch
-        begun = None if self.within and self.position.step else self.spent["train_seconds"]
-        for position in self.learner.fit(task, self.position if self.within else None):
-            self.position, self.within = position, True
-            if position.step == 0:  # an epoch has ended
-                self._count_training()
-                took += [] if begun is None else [self.spent["train_seconds"] - begun]
-                begun = self.spent["train_seconds"]
-                self.spent["epochs"] += 1
-                self.spent["samples"] += self.learner.steps * self.learner.batch_size
-                self._record(self.observer.after_epoch(self.learner, position))
-                self.tick = time.monotonic()
-            self.reporter.step(position, self.learner.steps, self.learner.phases)
-            if asked or time.monotonic() - self.kept > self.config.train.checkpoint_seconds:
-                self._count_training()
-                self._keep()
-                self.tick = time.monotonic()
-            if asked and self.folder:
+    def _learn(self, stop: Stop) -> None:
+        try:
+            for t in range(self.position.task, len(self.stream)):
+                if stop.asked:
+                    stop.obey()
+                start = self.position if self.within else None
+                drive(
+                    self.learner, self._task(t), start, job=self, listener=self.listener, stop=stop, clock=self.clock
+                )  # fmt: skip
+        except Interrupted:
+            if self.folder:
                 self.folder.settle()
-                raise Interrupted(f"Stopped. Resume with: ipll resume {self.folder.path}", signal=asked[0])
-        record = self.observer.after_task(self.learner)
-        self._record(record)
-        self.reporter.task(record)
+            raise
+
+    def epoch(self, position: Position) -> Record:
+        self.spent["epochs"] += 1
+        self.spent["samples"] += self.learner.steps * self.learner.batch_size
+        return self._recorded(self.observer.after_epoch(self.learner, position))
+
+    def task(self) -> Record:
+        took = self.clock.epochs
         self.typical.append(statistics.median(took) if took else None)
-        self.position, self.within = Position(t + 1), False
-        self._keep()
+        return self._recorded(self.observer.after_task(self.learner))
 
-    def _count_training(self) -> None:
-        self.spent["train_seconds"] += time.monotonic() - self.tick
-
-    def _task(self, t: int) -> Task:
-        return self.stream.make_task(t, self.source.train_samples)
-
-    def _record(self, record: dict[str, Any]) -> None:
+    def keep(self, position: Position | None) -> None:
+        self.within = position is not None
+        self.position = position or Position(self.position.task + 1)
         if self.folder:
-            self.folder.append_metrics(record)
-        if self.events:
-            self.events.add(record)
-
-    def _keep(self) -> None:
-        if self.folder:
-            self.spent["wall_seconds"] = self._wall_seconds()
+            self.spent |= {"wall_seconds": self._wall_seconds(), "train_seconds": self.clock.seconds}
             meta = {
                 "position": self.position,
                 "within": self.within,
@@ -273,7 +271,16 @@ class Execution:
                 "typical": self.typical,
             }
             self.folder.save_checkpoint(self.learner.tensors(within=self.within), meta)
-            self.kept = time.monotonic()
+
+    def _task(self, t: int) -> Task:
+        return self.stream.make_task(t, self.source.train_samples)
+
+    def _recorded(self, record: Record) -> Record:
+        if self.folder:
+            self.folder.append_metrics(record)
+        if self.events:
+            self.events.add(record)
+        return record
 
     def _restore(self, found: Checkpoint) -> None:
         self.position, self.within = Position(*found.meta["position"]), found.meta["within"]
@@ -286,7 +293,7 @@ class Execution:
         return self.earlier + time.monotonic() - self.started
 
     def _finish(self) -> Result:
-        train_seconds = max(self.spent["train_seconds"], 1e-9)
+        train_seconds = max(self.clock.seconds, 1e-9)
         result = self.observer.result() | {
             "preset": self.config.preset,
             "method": self.config.method,
@@ -310,26 +317,3 @@ class Execution:
             write_report([self.folder.path], self.folder.path / "report.html", [result])
             self.folder.finish(result)
         return Result(result, self.folder.path if self.folder else None)
-
-
-@contextmanager
-def stop_requests(*, listen: bool) -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM instead of dying of them; a second one acts as usual. Only in the main thread."""
-    asked: list[int] = []
-    if not listen or threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, _frame: object) -> None:
-        asked.append(number)
-        signal.signal(number, previous[number])
-
-    for number in previous:
-        signal.signal(number, ask)
-    try:
-        yield asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -16,8 +16,10 @@ from sklearn.datasets import load_digits
 
 import ipll
 from ipll.errors import ConfigError, DataError, Interrupted
+from ipll.learner import Position
 from ipll.method import method_table
 from ipll.own import Model, Samples, evaluate, from_arrays, read_table, read_votes
+from ipll.results.progress import Silent
 
 QUICK: dict[str, Any] = {"train.epochs": 3, "train.batch_size": 32, "train.threads": 1}
 X, Y = load_digits(return_X_y=True)
@@ -190,16 +192,14 @@ def test_a_memory_smaller_than_the_classes_is_refused_or_warned_of() -> None:
     assert model.records.in_memory.sum() == 5
 
 
-class Stops:
+class Stops(Silent):
     """A reporter that sends a signal after the first epoch."""
 
     def __init__(self, number: int) -> None:
         self.number, self.ended = number, False
 
-    def begin(self, title: str, epochs: int) -> None: ...
-
-    def epoch(self, done: int, changed: int, confidence: float) -> None:
-        assert 0 <= confidence <= 1
+    def epoch(self, position: Position, record: dict[str, Any]) -> None:
+        assert 0 <= record["confidence"] <= 1
         os.kill(os.getpid(), self.number)
 
     def end(self) -> None:

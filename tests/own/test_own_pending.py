@@ -13,8 +13,9 @@ import torch
 from sklearn.datasets import load_iris
 
 from ipll.errors import Interrupted
+from ipll.learner import Position
 from ipll.own import Model, Samples, from_arrays
-from ipll.own.progress import Silent
+from ipll.results.progress import Plan, Silent
 
 X, Y = load_iris(return_X_y=True)
 EPOCHS = {"train.epochs": 6, "train.batch_size": 16}
@@ -32,9 +33,9 @@ class StopAfter(Silent):
     def __init__(self, epochs: int) -> None:
         self.epochs, self.seen = epochs, []  # type: tuple[int, list[int]]
 
-    def epoch(self, done: int, changed: int, confidence: float) -> None:
-        self.seen.append(done)
-        if done == self.epochs:
+    def epoch(self, position: Position, record: dict[str, Any]) -> None:
+        self.seen.append(position.epoch)
+        if position.epoch == self.epochs:
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -44,11 +45,11 @@ class Told(Silent):
     def __init__(self) -> None:
         self.epochs, self.seen = 0, []  # type: tuple[int, list[int]]
 
-    def begin(self, title: str, epochs: int) -> None:
-        self.epochs = epochs
+    def begin(self, plan: Plan, position: Position) -> None:
+        self.epochs = plan.epochs[0]
 
-    def epoch(self, done: int, changed: int, confidence: float) -> None:
-        self.seen.append(done)
+    def epoch(self, position: Position, record: dict[str, Any]) -> None:
+        self.seen.append(position.epoch)
 
 
 def assert_same(left: Model, right: Model) -> None:
@@ -116,8 +117,8 @@ def test_checkpoints_are_kept_as_often_as_the_settings_say(tmp_path: Path) -> No
     """As after a crash: nothing was caught, and the last checkpoint is gone on with."""
 
     class Crash(Silent):
-        def epoch(self, done: int, changed: int, confidence: float) -> None:
-            if done == 4:
+        def epoch(self, position: Position, record: dict[str, Any]) -> None:
+            if position.epoch == 4:
                 raise RuntimeError("the machine is gone")
 
     settings = EPOCHS | {"train.checkpoint_seconds": 0}

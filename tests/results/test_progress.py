@@ -16,7 +16,7 @@ from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.learner import Position
-from ipll.results.progress import LiveProgress
+from ipll.results.progress import LiveProgress, Plan
 
 FEWER = {"train.epochs": 3, "train.later_epochs": 1, "data.validation": 0.3}
 
@@ -47,8 +47,8 @@ class WatchedWorker(worker._Progress):
         super().__init__(Claim())  # type: ignore[arg-type]
         self.shown: list[dict[str, Any]] = []
 
-    def _show(self, position: Position, phases: int) -> None:
-        super()._show(position, phases)
+    def _show(self, position: Position, steps: int, phases: int) -> None:
+        super()._show(position, steps, phases)
         self.shown.append(dict(self.claim.progress))
 
 
@@ -70,12 +70,10 @@ def test_a_task_counts_by_its_samples_times_its_epochs() -> None:
     config = resolve("digits", "proden", overrides={"train.epochs": 6, "train.later_epochs": 2, "stream.tasks": 2})
     stream = Stream.build(load_source("digits"), config.stream, 0)
     first, second = (int((stream.task == t).sum()) for t in range(2))
-    reporter = Watched()
-    reporter.begin(config, stream, Position(0), [])
-    assert reporter._done(Position(1), 1) == pytest.approx(6 * first / (6 * first + 2 * second))
-    assert reporter._done(Position(1, 0, 1), 1) == pytest.approx((6 * first + second) / (6 * first + 2 * second))
-    assert reporter._done(Position(2), 1) == 1.0
-    reporter.end()
+    plan = Plan.of_run(config, stream, [])
+    assert plan.share(Position(1)) == pytest.approx(6 * first / (6 * first + 2 * second))
+    assert plan.share(Position(1, 0, 1)) == pytest.approx((6 * first + second) / (6 * first + 2 * second))
+    assert plan.share(Position(2)) == 1.0
 
 
 @pytest.mark.parametrize("method", ["pgdr", "proden+ancl"])

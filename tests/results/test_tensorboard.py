@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 import ipll
+from ipll.results.progress import Silent
 from ipll.results.schema import CURVES
 
 EPOCHS, TASKS = 2, 3  # of a quick run
@@ -82,7 +83,7 @@ class Killed(Exception):
     pass
 
 
-class KilledAt:
+class KilledAt(Silent):
     """A reporter whose process dies without a last checkpoint, when it is told of a step or of a task's end."""
 
     def __init__(self, *, steps: int = 0, tasks: int = 0) -> None:
@@ -92,9 +93,6 @@ class KilledAt:
         self.left[what] -= 1
         if self.left[what] == 0:
             raise Killed
-
-    def begin(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
 
     def step(self, *_: Any) -> None:
         self._count("step")

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,13 +27,11 @@ import torch
 from ipll.bench import claims
 from ipll.bench.catalogue import Cell, freeze
 from ipll.bench.state import State, can_resume, read_status, record_error, set_aside
-from ipll.config import Config
-from ipll.data.stream import Stream
 from ipll.engine.files import lock
 from ipll.errors import Interrupted
 from ipll.learner import Position
 from ipll.plugins import load_plugins
-from ipll.results.progress import Silent
+from ipll.results.progress import Plan, Silent
 from ipll.run import resume, run_config
 
 READY = "ready"  # what a process of the pool says first
@@ -120,15 +118,12 @@ class _Progress(Silent):
     def __init__(self, claim: claims.Claim) -> None:
         self.claim, self.asked = claim, False
 
-    def begin(self, config: Config, stream: Stream, position: Position, accuracies: Sequence[float]) -> None:
-        self.tasks = len(stream)
-        self.epochs = [config.train.epochs_of(t) for t in range(self.tasks)]
-        work = [int((stream.task == t).sum()) * epochs for t, epochs in enumerate(self.epochs)]
-        self.starts = [sum(work[:t]) / sum(work) for t in range(self.tasks + 1)]
-        self._show(position, 1)
+    def begin(self, plan: Plan, position: Position) -> None:
+        self.plan = plan
+        self._show(position, 1, 1)
 
     def step(self, position: Position, steps: int, phases: int) -> None:
-        self._show(position, phases)
+        self._show(position, steps, phases)
         if stopping.is_set() and not self.asked:
             self.asked = True
             signal.raise_signal(signal.SIGTERM)  # the run keeps a checkpoint and ends
@@ -140,17 +135,15 @@ class _Progress(Silent):
     def end(self) -> None:
         self.claim.check()
 
-    def _show(self, position: Position, phases: int) -> None:
-        t = min(position.task, self.tasks - 1)
-        epochs = self.epochs[t]
-        within = (position.phase * epochs + position.epoch) / (phases * epochs)
-        share = self.starts[t] + min(within, 1.0) * (self.starts[t + 1] - self.starts[t])
+    def _show(self, position: Position, steps: int, phases: int) -> None:
+        tasks = len(self.plan.epochs)
+        t = min(position.task, tasks - 1)
         self.claim.progress = {
             "task": t + 1,
-            "tasks": self.tasks,
-            "epoch": min(position.epoch + 1, epochs),
-            "epochs": epochs,
-            "share": round(share if position.task < self.tasks else 1.0, 4),
+            "tasks": tasks,
+            "epoch": min(position.epoch + 1, self.plan.epochs[t]),
+            "epochs": self.plan.epochs[t],
+            "share": round(self.plan.share(position, steps, phases), 4),
         }
 
 

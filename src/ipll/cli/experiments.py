@@ -76,7 +76,10 @@ def resume(
     data_root: DataRoot = None,
     plugin: Plugins = None,
 ) -> None:
-    """Go on with a run that was stopped, from its last checkpoint. Its plugins are loaded by themselves."""
+    """Go on with a run that was stopped, from its last checkpoint; of a finished one, show the result.
+
+    Its data and plugins are looked for where they were. Other data than it was begun with are refused.
+    """
     reporter = LiveProgress(err_console)
     _show_result(resume_run(folder, device=device, data_root=data_root, plugins=plugin or (), reporter=reporter))
 

@@ -25,10 +25,10 @@ from ipll.cli.own_output import (
     skipped_lines,
 )
 from ipll.config import parse_overrides, resolve
+from ipll.driver import stop_requests
 from ipll.engine.files import one_at_a_time
 from ipll.errors import ConfigError, Interrupted, RunError
 from ipll.plugins import load_plugins
-from ipll.run import stop_requests
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
@@ -79,7 +79,7 @@ def fit(
     given = read_given(table, Reading(votes, min_votes, skip_bad), update=False)
     _tell(given)
     from ipll.own.model import Model
-    from ipll.own.progress import LiveProgress
+    from ipll.results.progress import LiveProgress
 
     with _interruptible("There is no model yet."):
         model = Model.fit(
@@ -109,7 +109,7 @@ def update(
 ) -> None:
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
     from ipll.own.model import Model
-    from ipll.own.progress import LiveProgress
+    from ipll.results.progress import LiveProgress
 
     with _alone(folder):
         before = Model.load(folder)
@@ -178,7 +178,7 @@ def _interruptible(outcome: str) -> Iterator[None]:
 
 def _save(model: Model, folder: Path) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
-    with stop_requests(listen=True):
+    with stop_requests():
         model.save(folder)
         shutil.rmtree(folder / PENDING, ignore_errors=True)
 

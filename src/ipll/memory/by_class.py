@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ipll.component import FAMILIES
+from ipll.component import FAMILIES, never
 from ipll.memory.base import Memory, MemorySettings, quotas
 from ipll.prototypes import rows_of_classes
 from ipll.settings import check, setting
@@ -28,10 +29,10 @@ class ByClass(Memory):
         ctx = self.ctx
         features, groups = ctx.pool_features(), rows_of_classes(ctx.pool_predictions(), ctx.seen)
         shares = quotas(torch.tensor([len(rows) for rows in groups]), self.settings.size, ctx.seen, ctx.task).tolist()
-        kept = [
-            rows[self.choose(features[rows], c, quota)] if quota else rows[:0]
-            for c, (rows, quota) in enumerate(zip(groups, shares, strict=True))
-        ]
+        kept = []
+        for c, (rows, quota) in enumerate(zip(groups, shares, strict=True)):
+            ctx.check_stop()
+            kept.append(rows[self.choose(features[rows], c, quota)] if quota else rows[:0])
         return torch.cat(kept)
 
 
@@ -67,20 +68,20 @@ class RepresentativeDiverse(ByClass):
 
     def choose(self, features: Tensor, c: int, quota: int) -> Tensor:
         most = int(self.settings.diverse_share * self.settings.size / self.ctx.seen)
-        diverse = diverse_samples(features, min(most, quota), self.settings.neighbours)
+        diverse = diverse_samples(features, min(most, quota), self.settings.neighbours, self.ctx.check_stop)
         distance = torch.linalg.vector_norm(features - self.ctx.prototypes.mu[c], dim=1)
         distance[diverse] = torch.inf
         nearest = distance.argsort(stable=True)[: quota - len(diverse)]
         return torch.cat([diverse, nearest])
 
 
-def diverse_samples(features: Tensor, count: int, neighbours: int) -> Tensor:
+def diverse_samples(features: Tensor, count: int, neighbours: int, check_stop: Callable[[], None] = never) -> Tensor:
     """Eqs. 8 and 9 within one class: greedily the sample with the smallest a_i, the sum of distances to its K nearest
     neighbours, that is not among the K nearest of one already picked -> indices [at most count]."""
     k = min(neighbours, len(features) - 1)
     if count < 1 or k < 1:
         return torch.arange(min(count, len(features)), device=features.device)
-    sums, nearest = nearest_neighbours(features, k)
+    sums, nearest = nearest_neighbours(features, k, check_stop)
     order: npt.NDArray[np.int64] = sums.argsort(stable=True).cpu().numpy()
     regions: npt.NDArray[np.int64] = nearest.cpu().numpy()
     blocked = np.zeros(len(features), dtype=bool)
@@ -94,11 +95,12 @@ def diverse_samples(features: Tensor, count: int, neighbours: int) -> Tensor:
     return torch.tensor(picked, device=features.device)
 
 
-def nearest_neighbours(features: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def nearest_neighbours(features: Tensor, k: int, check_stop: Callable[[], None] = never) -> tuple[Tensor, Tensor]:
     """-> a_i [n], the summed distance to the k nearest others, and who they are [n, k]; in blocks of rows."""
     sums = features.new_empty(len(features))
     nearest = features.new_empty(len(features), k, dtype=torch.int64)
     for start in range(0, len(features), BLOCK):
+        check_stop()
         block = torch.cdist(features[start : start + BLOCK], features)
         own = torch.arange(len(block), device=block.device)
         block[own, start + own] = torch.inf

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import torch
 
 from ipll.engine.files import write_atomically
+from ipll.engine.state import MEMORY
 from ipll.errors import DataError
 from ipll.own.audit_page import render
 from ipll.own.folder import records_table
@@ -25,7 +26,6 @@ from ipll.results.report_gallery import LARGE, MANY, SMALL, data_uri
 if TYPE_CHECKING:
     from ipll.own.model import Model
 
-MEMORY = "module.memory."  # of the learner's state: the samples that the model keeps
 DIGITS = 4  # of a confidence; what is equal to a hundredth of a percent is equally sure
 PICTURES = 2000  # at most, on a page
 COLUMNS = (

@@ -19,17 +19,18 @@ from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
 from ipll.engine.grow import grow
+from ipll.engine.state import LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
-from ipll.own.progress import OwnReporter, Silent
 from ipll.own.records import Records
 from ipll.own.samples import Samples
-from ipll.own.training import Outcome, predict_block, restore, train
+from ipll.own.training import Outcome, predict_block, train
 from ipll.plugins import load_plugins, load_recorded
+from ipll.results.progress import Listener, Silent
 from ipll.run import enough_memory
 from ipll.settings import check
 
@@ -69,7 +70,7 @@ class Model:
     def fit(
         cls, samples: Samples, *, method: str = "pgdr", seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
-        reporter: OwnReporter | None = None, pending: str | Path | None = None,
+        reporter: Listener | None = None, pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> a new model of these samples.
 
@@ -97,7 +98,7 @@ class Model:
         return new._learn(samples, where, reporter, pending)
 
     def update(
-        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: OwnReporter | None = None,
+        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: Listener | None = None,
         pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`."""
@@ -120,7 +121,7 @@ class Model:
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
     def _learn(
-        self, samples: Samples, device: torch.device, reporter: OwnReporter | None, folder: str | Path | None
+        self, samples: Samples, device: torch.device, reporter: Listener | None, folder: str | Path | None
     ) -> Model:
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
@@ -148,11 +149,11 @@ class Model:
                 tensors = self.tensors
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
-                learner.restore(tensors, task, within=False)
+                learner.restore(tensors)
             pending = None
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
-                pending = Pending(Path(folder), key, self.config.train.checkpoint_seconds)
+                pending = Pending(Path(folder), key)
             outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent(), pending)
         counts = np.bincount(outcome.records.label, minlength=len(names))
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
@@ -183,7 +184,7 @@ class Model:
         computing = arithmetic(deterministic=train_settings.deterministic, device=where)
         with cpu_threads(train_settings.threads), computing, enough_memory(self.config):
             learner = self._learner(replace(self.config, train=train_settings), self.capacity, where)
-            restore(learner, self.tensors)
+            learner.restore(self.tensors)
             parts = [
                 predict_block(learner, block, self.centres, self.temperature) for block in blocks(samples, self.shape)
             ]
@@ -234,7 +235,7 @@ class Model:
                 chosen=tuple(Choice(**choice) for choice in facts["chosen"]),
                 config=Config.from_table(facts["config"]),
                 centres=tensors.pop("centres"),
-                tensors=tensors,
+                tensors=LearnerState.of(tensors).named(),
                 records=records,
             )
         except (KeyError, TypeError, AttributeError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +26,8 @@ COLUMNS = ("label", "confidence", "changed_update", "changed_epoch")  # what tra
 class Pending:
     """A folder of checkpoints of one fit or update. Those of another one are of no use and are removed."""
 
-    def __init__(self, folder: Path, key: str, seconds: float) -> None:
-        self.folder, self.key, self.seconds = folder, key, seconds
-        self.kept = time.monotonic()
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
 
     def restore(self, learner: Learner, task: Task, records: Records) -> tuple[Records, Position | None]:
         """Brings the learner to where it was stopped, if it was -> the records of then, and the position."""
@@ -41,14 +39,10 @@ class Pending:
         learner.restore(found.tensors, task, within=True)
         return replace(records, **columns), Position(*found.meta["position"])
 
-    def due(self) -> bool:
-        return time.monotonic() - self.kept > self.seconds
-
     def keep(self, learner: Learner, records: Records, position: Position) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         columns = {f"records.{name}": torch.from_numpy(getattr(records, name)) for name in COLUMNS}
         save(self.folder, learner.tensors() | columns, {"key": self.key, "position": position})
-        self.kept = time.monotonic()
 
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

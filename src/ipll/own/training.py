@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +10,15 @@ import torch
 from torch import Tensor
 
 from ipll.data.stream import Task
-from ipll.engine.state import load_tensors, part_of
-from ipll.errors import Interrupted
-from ipll.learner import Learner
+from ipll.driver import Clock, drive, stop_requests
+from ipll.engine.state import part_of
+from ipll.learner import Learner, Position
 from ipll.own.inputs import Array
 from ipll.own.pending import Pending
 from ipll.own.prediction import class_scores, fit_temperature
-from ipll.own.progress import OwnReporter
 from ipll.own.records import Records
 from ipll.prototypes import Prototypes, class_means
-from ipll.run import stop_requests
+from ipll.results.progress import Listener, Plan
 
 FAR = 0.99  # this share of the training samples is nearer
 BLOCK = 8192  # samples whose distances to all centres are held at a time
@@ -37,52 +35,73 @@ class Outcome(NamedTuple):
 
 
 def train(
-    learner: Learner, task: Task, records: Records, centres: Tensor, reporter: OwnReporter, pending: Pending | None
+    learner: Learner, task: Task, records: Records, centres: Tensor, listener: Listener, pending: Pending | None
 ) -> Outcome:
     """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
 
-    SIGINT and SIGTERM stop it after the current step, with Interrupted. What is `pending` is gone on with.
+    SIGINT and SIGTERM stop it, with Interrupted. What is `pending` is gone on with.
     """
-    update, epochs = task.index + 1, learner.config.train.epochs_of(task.index)
+    train = learner.config.train
     title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
-    with stop_requests(listen=True) as asked:
-        reporter.begin(title, epochs)
+    plan = Plan(title, [len(task.ids)], [train.epochs_of(task.index)], first=task.index)
+    again = " The same command goes on from here." if pending else ""
+    with stop_requests(f"Stopped. No model was changed.{again}", listener.note) as stop:
+        records, start = pending.restore(learner, task, records) if pending else (records, None)
+        update, clock = Update(learner, task, records, centres, pending), Clock(train.checkpoint_seconds)
+        listener.begin(plan, start or Position(task.index))
         try:
-            records, start = pending.restore(learner, task, records) if pending else (records, None)
-            for position in learner.fit(task, start):
-                if position.step == 0 and position.phase == learner.phases - 1:
-                    before, records = records, settle(learner, records, update, position.epoch)
-                    changed = int((before.label != records.label).sum())
-                    reporter.epoch(position.epoch, changed, float(records.confidence[task.ids].mean()))
-                if pending and (asked or pending.due()):
-                    pending.keep(learner, records, position)
-                if asked:
-                    again = " The same command goes on from here." if pending else ""
-                    raise Interrupted(f"Stopped. No model was changed.{again}", signal=asked[0])
+            drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
         finally:
-            reporter.end()
-    records = settle(learner, records, update, epochs)  # a retention's correction may have the last word
-    pool, memory = learner.ctx.pool, learner.memory
-    records = records.finished(task.ids[_array(pool.judged_old)], _array(memory.ids))
-    found = _centres(learner, records, centres, task.seen)
-    return Outcome(
-        tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
-        centres=found.cpu(),
-        records=records,
-        temperature=_temperature(learner),
-        far=float(torch.quantile(_nearest(learner.ctx.pool_features(), found), FAR)),
-    )
+            listener.end()
+        if stop.asked:  # whoever asked does not want what comes after it either
+            stop.obey()
+    return update.outcome
+
+
+class Update:
+    """The driver's job on one task: writes down what samples settle on, and sums up."""
+
+    outcome: Outcome  # once the task is learnt
+
+    def __init__(
+        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None
+    ) -> None:
+        self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, task.index + 1
+        self.records, self.centres, self.pending = records, centres, pending
+
+    def epoch(self, position: Position) -> dict[str, Any] | None:
+        """Samples settle in the last phase."""
+        if position.phase < self.learner.phases - 1:
+            return None
+        before, self.records = self.records, settle(self.learner, self.records, self.number, position.epoch)
+        changed = int((before.label != self.records.label).sum())
+        return {"changed": changed, "confidence": float(self.records.confidence[self.ids].mean())}
+
+    def task(self) -> dict[str, Any]:
+        learner, pool = self.learner, self.learner.ctx.pool
+        # A retention's correction may have the last word.
+        records = settle(learner, self.records, self.number, learner.ctx.epochs)
+        records = records.finished(self.ids[_array(pool.judged_old)], _array(learner.memory.ids))
+        found = _centres(learner, records, self.centres, self.seen)
+        self.outcome = Outcome(
+            tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
+            centres=found.cpu(),
+            records=records,
+            temperature=_temperature(learner),
+            far=float(torch.quantile(_nearest(learner, found), FAR)),
+        )
+        return {"task": learner.ctx.task, "seen_classes": self.seen}
+
+    def keep(self, position: Position | None) -> None:
+        """Not the end: what comes of it is whole, and the caller's to keep."""
+        if self.pending and position:
+            self.pending.keep(self.learner, self.records, position)
 
 
 def settle(learner: Learner, records: Records, update: int, epoch: int) -> Records:
     """-> the records with what the samples of the pool settle on by now."""
     confidence, label = learner.ctx.pool.p.max(dim=1)
     return records.settled(_array(learner.ctx.pool.ids), _array(label), _array(confidence), update, epoch)
-
-
-def restore(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
-    """Gives a fresh learner what it needs to predict."""
-    load_tensors(learner, {name[7:]: tensor for name, tensor in tensors.items() if name.startswith("module.")})
 
 
 def predict_block(
@@ -113,10 +132,13 @@ def _centres(learner: Learner, records: Records, before: Tensor, seen: int) -> T
     return torch.where(filled[:, None], means, earlier)
 
 
-def _nearest(features: Tensor, centres: Tensor) -> Tensor:
-    """-> the distance of each sample [n] to the nearest centre."""
-    there = centres[~centres.isnan().any(dim=1)]
-    return torch.cat([torch.cdist(block, there).amin(dim=1) for block in torch.split(features, BLOCK)])
+def _nearest(learner: Learner, centres: Tensor) -> Tensor:
+    """-> the distance of each sample of the pool [n] to the nearest centre."""
+    there, distances = centres[~centres.isnan().any(dim=1)], []
+    for block in torch.split(learner.ctx.pool_features(), BLOCK):
+        learner.ctx.check_stop()
+        distances.append(torch.cdist(block, there).amin(dim=1))
+    return torch.cat(distances)
 
 
 @torch.no_grad()

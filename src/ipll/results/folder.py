@@ -49,14 +49,21 @@ class RunFolder:
         """The folder of a run that was stopped."""
         if not (path / "config.toml").exists():
             raise RunError(f"{path}: there is no run here (no config.toml). Start one: ipll run PRESET --out {path}")
-        if (path / "result.json").exists():
-            raise RunError(f"{path}: this run is finished. See its report with: ipll report {path}")
         return cls(path)
 
-    def begin(self, config: Config, environment: dict[str, Any], stream: Stream) -> None:
+    def begin(self, config: Config, environment: dict[str, Any], stream: Stream, facts: dict[str, Any]) -> None:
+        write_json(self.path / "facts.json", facts)
         stream.save(self.path / "stream.npz")
         write_json(self.path / "environment.json", environment)
         write_atomically(self.path / "config.toml", config.save)
+
+    def facts(self) -> dict[str, Any]:
+        """-> what the run was begun with; {} where an older version began it."""
+        try:
+            facts: dict[str, Any] = json.loads((self.path / "facts.json").read_text(encoding="utf-8"))
+            return facts
+        except FileNotFoundError:
+            return {}
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:

@@ -1,0 +1,150 @@
+"""The driver: lets a learner learn a task, tells a listener, keeps checkpoints, and stops when it is asked to.
+
+It is the one under runs and under people's own data. A request to stop is acknowledged at once and obeyed at the next
+position. Where that is far, as at the end of a task, what goes on is cut short: it is thrown away, and the last
+checkpoint is what counts.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, Protocol
+
+from ipll.component import never
+from ipll.data.stream import Task
+from ipll.errors import Interrupted
+from ipll.learner import Learner, Position
+from ipll.results.progress import Listener
+
+ASKED = "Stopping after this step; press again to stop now."
+GRACE = 0.5  # seconds that a request to stop waits for the next position
+LOSS = 2.0  # seconds of training, at most, that are done again where the end of a task is cut short
+
+Record = dict[str, Any]
+
+
+class Job(Protocol):
+    """What is done with a task besides learning it."""
+
+    def epoch(self, position: Position) -> Record | None:
+        """An epoch has ended -> what there is to say of it."""
+
+    def task(self) -> Record:
+        """The task is learnt: it is summed up -> what there is to say of it."""
+
+    def keep(self, position: Position | None) -> None:
+        """Keeps a checkpoint, from which this position is the next; None: the task is done."""
+
+
+def drive(
+    learner: Learner, task: Task, start: Position | None, *, job: Job, listener: Listener, stop: Stop, clock: Clock
+) -> None:
+    """Learns a task from `start`, or from its beginning where that is None. Where it is asked to stop, it ends with
+    Interrupted."""
+    learner.ctx.check_stop = stop.check
+    try:
+        clock.begin(whole=start is None or start.step == 0)
+        for position in learner.fit(task, start):
+            if position.step == 0:
+                with clock.paused():
+                    clock.end_epoch()
+                    if record := job.epoch(position):
+                        listener.epoch(position, record)
+            listener.step(position, learner.steps, learner.phases)
+            ending = position.phase == learner.phases - 1 and position.epoch == learner.ctx.epochs
+            if stop.asked or clock.due(ending=ending):
+                with clock.paused():
+                    job.keep(position)
+                    clock.kept = time.monotonic()
+            if stop.asked:
+                stop.obey()
+        listener.task(job.task())
+        job.keep(None)
+        clock.kept = time.monotonic()
+    finally:
+        learner.ctx.check_stop = never
+
+
+class Clock:
+    """Counts seconds of training, without what is measured and kept in between; knows when a checkpoint is due."""
+
+    def __init__(self, every: float, seconds: float = 0.0) -> None:
+        self.every, self.seconds = every, seconds
+        self.epochs: list[float] = []  # seconds of each whole epoch of the task
+        self.kept = self._since = time.monotonic()
+        self._begun: float | None = None
+
+    def begin(self, *, whole: bool) -> None:
+        """Training starts, or goes on; with a `whole` epoch or in the middle of one."""
+        self.epochs, self._since = [], time.monotonic()
+        self._begun = self.seconds if whole else None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.seconds += time.monotonic() - self._since
+        try:
+            yield
+        finally:
+            self._since = time.monotonic()
+
+    def end_epoch(self) -> None:
+        self.epochs += [] if self._begun is None else [self.seconds - self._begun]
+        self._begun = self.seconds
+
+    def due(self, *, ending: bool) -> bool:
+        """Is it time for a checkpoint? Before the end of a task there is one, so that it can be cut short."""
+        return time.monotonic() - self.kept > (min(self.every, LOSS) if ending else self.every)
+
+
+class Stop:
+    """A request to stop, once somebody has asked. `parting` says what is left, and how to go on."""
+
+    def __init__(self, parting: str) -> None:
+        self.parting = parting
+        self.signal, self.since = 0, 0.0
+
+    @property
+    def asked(self) -> bool:
+        return self.signal > 0
+
+    def ask(self, number: int) -> None:
+        self.signal, self.since = number, time.monotonic()
+
+    def obey(self) -> NoReturn:
+        raise Interrupted(self.parting, signal=self.signal)
+
+    def check(self) -> None:
+        """To be called in between by all that takes long; does not come back where the next position is too far."""
+        if self.asked and time.monotonic() - self.since > GRACE:
+            self.obey()
+
+
+@contextmanager
+def stop_requests(
+    parting: str = "", note: Callable[[str], None] = lambda _: None, *, listen: bool = True
+) -> Iterator[Stop]:
+    """Collects SIGINT and SIGTERM instead of dying of them; a second one acts as usual. Only in the main thread."""
+    stop = Stop(parting)
+    if not listen or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _frame: object) -> None:
+        signal.signal(number, previous[number])
+        if not stop.asked:
+            stop.ask(number)
+            with suppress(RuntimeError):  # it came in the middle of another line
+                note(ASKED)
+
+    for number in previous:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
