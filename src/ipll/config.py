@@ -23,7 +23,7 @@ from ipll.data.stream import StreamConfig
 from ipll.errors import ConfigError, suggest
 from ipll.method import PartConfig, check_needs, method_entry
 from ipll.models.network import ModelConfig
-from ipll.plugins import load_recorded, loaded_files
+from ipll.plugins import check_recorded, loaded_files
 from ipll.prototypes import PrototypeSettings
 from ipll.settings import build, check, check_choice, convert, describe, setting, table
 
@@ -170,10 +170,10 @@ class Config:
 
     @classmethod
     def load(cls, path: Path) -> Config:
-        """Reads a run's configuration; the plugins that it was begun with are loaded first."""
+        """Reads a run's configuration; the plugins that it was begun with must be loaded."""
         try:
             values = read_toml(path)
-            load_recorded(_plugins(values))
+            check_plugins(values)
             return cls.from_table(values)
         except ConfigError as error:
             raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
@@ -208,6 +208,11 @@ def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
         PartConfig(family, kind, build(registry[kind].Settings, f"auxiliary.{kind}", values.get(kind, {})))
         for kind in kinds
     ]
+
+
+def check_plugins(values: Mapping[str, Any]) -> None:
+    """Raises unless the plugins that a configuration was recorded with are loaded."""
+    check_recorded(_plugins(values))
 
 
 def _plugins(values: Mapping[str, Any]) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ import json
 import math
 import signal
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -143,9 +143,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         write_json(Path(path) / FILE, _plain(values))
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """-> the estimator that was saved there, or one around a model that `ipll fit` made."""
-        model = Model.load(Path(path))
+    def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Self:
+        """-> the estimator that was saved there, or one around a model that `ipll fit` made.
+
+        `plugins` are the files that it was made with: the folder itself never brings code.
+        """
+        model = Model.load(Path(path), plugins=plugins)
         file = Path(path) / FILE
         values: dict[str, Any] = {
             "parameters": {"method": model.config.method, "random_state": model.config.seed},

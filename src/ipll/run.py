@@ -23,7 +23,7 @@ from ipll.errors import ConfigError, DataError, Interrupted, RunError
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
 from ipll.models.network import make_backbone
-from ipll.plugins import load_plugins
+from ipll.plugins import load_plugins, plugin_options
 from ipll.results.folder import RunFolder, check_free
 from ipll.results.progress import Reporter, Silent
 from ipll.results.report import write_report
@@ -103,8 +103,8 @@ def resume(
     plugins: Sequence[str | Path] = (),
     reporter: Reporter | None = None,
 ) -> Result:
-    """Goes on with a run that was stopped, from its last checkpoint. The plugins that it was begun with are loaded
-    again; `plugins` are needed only where those files have moved."""
+    """Goes on with a run that was stopped, from its last checkpoint. `plugins` are the files that it was begun with:
+    a folder brings no code by itself."""
     load_plugins(plugins)
     chosen = find_device(device)
     folder = RunFolder.reopen(Path(path))
@@ -242,7 +242,8 @@ class Execution:
                 self.tick = time.monotonic()
             if asked and self.folder:
                 self.folder.settle()
-                raise Interrupted(f"Stopped. Resume with: ipll resume {self.folder.path}", signal=asked[0])
+                again = f"ipll resume {self.folder.path}{plugin_options(self.config.plugins)}"
+                raise Interrupted(f"Stopped. Resume with: {again}", signal=asked[0])
         record = self.observer.after_task(self.learner)
         self._record(record)
         self.reporter.task(record)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipll.cli import err_console, say, warn
-from ipll.cli.options import Device, Method, ModelFolder, Plugins, Seed, Set, SkipBad
+from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.cli.own_input import Given, Reading, decoded, read_given
 from ipll.cli.own_output import (
     evaluation_lines,
@@ -106,13 +106,14 @@ def update(
     min_votes: MinVotes = 1,
     skip_bad: SkipBad = False,
     device: Device = "auto",
+    plugin: RecordedPlugins = None,
 ) -> None:
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
     from ipll.own.model import Model
     from ipll.own.progress import LiveProgress
 
     with _alone(folder):
-        before = Model.load(folder)
+        before = Model.load(folder, plugins=plugin or ())
         given = read_given(table, Reading(votes, min_votes, skip_bad), update=True)
         _tell(given)
         with _interruptible(f"{folder} is as it was."):

@@ -15,6 +15,7 @@ from rich.table import Table
 from ipll.cli import say, show
 from ipll.cli.own_input import Given
 from ipll.errors import DataError
+from ipll.plugins import plugin_options
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
@@ -207,9 +208,10 @@ def next_lines(model: Model, folder: Path, *, table: bool, votes: bool) -> list[
     name = shlex.quote(str(folder))
     more = " ".join((["NEXT_TABLE"] if table else []) + (["--votes NEXT_VOTES"] if votes else []))
     source = "FOLDER_OF_IMAGES" if model.kind == "images" else "OTHER_TABLE"
+    plugins = plugin_options(model.config.plugins)
     return [
         "Next:",
-        f"  ipll audit {name} --out audit.html",
-        f"  ipll predict {name} {source} --out predictions.csv",
-        f"  ipll update {name} {more}",
+        f"  ipll audit {name} --out audit.html{plugins}",
+        f"  ipll predict {name} {source} --out predictions.csv{plugins}",
+        f"  ipll update {name} {more}{plugins}",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import ipll
-from ipll.config import Config
+from ipll.config import Config, check_plugins
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
 from ipll.engine.grow import grow
@@ -29,7 +29,7 @@ from ipll.own.progress import OwnReporter, Silent
 from ipll.own.records import Records
 from ipll.own.samples import Samples
 from ipll.own.training import Outcome, predict_block, restore, train
-from ipll.plugins import load_plugins, load_recorded
+from ipll.plugins import load_plugins
 from ipll.run import enough_memory
 from ipll.settings import check
 
@@ -216,14 +216,17 @@ class Model:
         write_folder(Path(path), facts, self.tensors | {"centres": self.centres}, self.records)
 
     @classmethod
-    def load(cls, path: str | Path) -> Model:
-        """-> the model in a folder; what is missing or changed is a DataError."""
+    def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Model:
+        """-> the model in a folder; what is missing or changed is a DataError.
+
+        `plugins` are the files that it was made with: the folder itself never brings code.
+        """
         from ipll.own.folder import read_folder
 
+        load_plugins(plugins)
         facts, tensors, records = read_folder(Path(path))
         try:
-            load_plugins()
-            load_recorded(facts["config"].get("plugins", {}))
+            check_plugins(facts["config"])
             known = set(facts["known"])
             values: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}
             values |= {key: facts[key] for key in PLAIN}
@@ -237,6 +240,8 @@ class Model:
                 tensors=tensors,
                 records=records,
             )
+        except ConfigError as error:
+            raise ConfigError(f"{path}/model.json: {error}") from None
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}/model.json is damaged: {error!r}. Take the model from a copy.") from error
 
