@@ -15,6 +15,9 @@ import pytest
 
 import ipll
 from ipll import plugins
+from ipll.bench.catalogue import find_bench
+from ipll.bench.plan import Plan
+from ipll.bench.worker import Job, work
 from ipll.component import FAMILIES
 from ipll.errors import ConfigError
 from ipll.own import Model, from_arrays
@@ -151,19 +154,18 @@ def test_a_run_that_was_stopped(
     assert main("resume", "run", "--plugin", plugin).status == 0
 
 
-def test_a_campaign_runs_no_code_of_its_folder(main: Any, witness: Path, tmp_path: Path, as_options: Any) -> None:
-    """The cells of a stranger's campaign, whose configurations name a plugin: begun anew, without it."""
+def test_a_cell_of_a_campaign_runs_no_code_of_its_folder(witness: Path, tmp_path: Path) -> None:
+    """The folder of a stranger's campaign, whose configuration names a plugin: it is begun anew, without it."""
     settings = {"train.epochs": 1, "stream.tasks": 2, "train.steps_per_epoch": 1, "train.batch_size": 32}
-    words = ["bench", "prior", "--preset", "digits", "--out", "out", "--device", "cpu", "--only", "pgdr"]
-    words += ["--seeds", "1", "--jobs", "1", *as_options(settings)]
-    assert main(*words).status == 0
-    (config,) = tmp_path.glob("out/**/config.toml")
-    (config.parent / "result.json").unlink()
-    evil = tmp_path / "evil.py"
+    track = Plan.make(find_bench("prior").on("digits").with_settings(settings), (0,), tmp_path / "out").tracks[0]
+    job = Job(track.cell, track.folder, "cpu")
+    assert work(job).kind == "done"
+    (track.folder / "result.json").unlink()
+    evil, config = tmp_path / "evil.py", track.folder / "config.toml"
     evil.write_text(f"open({str(witness)!r}, 'w')\n")
     digest = hashlib.sha256(evil.read_bytes()).hexdigest()
     config.write_text(config.read_text() + f'\n[plugins]\n"{evil}" = "{digest}"\n')
-    assert main(*words).status == 0
+    assert work(job).kind == "done"
     assert not witness.exists()
 
 
