@@ -20,6 +20,7 @@ from ipll.component import FAMILIES
 from ipll.data.augment import AugmentConfig
 from ipll.data.source import SOURCES
 from ipll.data.stream import StreamConfig
+from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, suggest
 from ipll.method import PartConfig, check_needs, method_entry
 from ipll.models.network import ModelConfig
@@ -344,16 +345,20 @@ def parse_overrides(items: Iterable[str]) -> Table:
             result[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             result[key] = text.strip()
+        except (ValueError, RecursionError) as error:  # a date that does not exist, a number of 5,000 digits
+            raise ConfigError(f"--set {key}: its value cannot be read: {error}.") from None
     return result
 
 
 def read_toml(path: Path) -> Table:
     try:
+        check_regular(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such configuration file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}.") from None
+    except (ValueError, OSError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read as TOML: {reason}. Give a text file of settings in UTF-8.") from None
 
 
 def to_toml(values: Mapping[str, Any], path: str = "") -> str:

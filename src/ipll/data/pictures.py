@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"})
@@ -60,6 +62,18 @@ def folders(folder: Path) -> list[str]:
     return [entry.name for entry in entries(folder) if entry.is_dir()]
 
 
+def open_image(path: str | Path) -> Image.Image:
+    """-> the image in a regular file, of a format that is decoded here: PostScript is a program, for another one."""
+    check_regular(path)
+    return Image.open(path, formats=_formats())
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in Image.ID if name != "EPS")
+
+
 def read_picture(path: Path, size: int, margin: float) -> Images:
     """-> the image in colour, [3, size, size].
 
@@ -67,7 +81,7 @@ def read_picture(path: Path, size: int, margin: float) -> Images:
     image that has the size already stays as it is.
     """
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             short = round(size * margin)
             width, height = ((short * side) // min(image.size) for side in image.size)
             if image.size == (size, size):

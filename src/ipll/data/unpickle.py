@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
 _NDARRAY = "numpy.ndarray"  # a file only passes this type on to `_reconstruct`, so a word in its place will do
@@ -91,6 +92,7 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
 def load_pickle(path: Path) -> Any:
     """-> what the pickle holds: numbers, text, arrays of numbers, and dicts, lists and tuples of these."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             return _plain(_Unpickler(file, path).load(), {})
     except DataError:

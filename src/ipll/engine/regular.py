@@ -26,3 +26,11 @@ def check_regular(path: str | Path) -> None:
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+
+
+def memory_bytes() -> int:
+    """-> the memory of this machine; where that cannot be told, more than any has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**62
