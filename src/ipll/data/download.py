@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ipll.engine.files import one_at_a_time
-from ipll.engine.regular import check_regular
+from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import DataError
 from ipll.messages import tell
 
@@ -63,8 +63,7 @@ def fetch(url: str, destination: Path, checksum: str, progress: bool = True) -> 
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     part = destination.with_name(destination.name + ".part")
     try:
-        if part.exists():
-            check_regular(part)
+        clear_link(part)
         root.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(destination.with_name(f".{destination.name}.lock")):
             if not destination.exists():  # no other process has fetched it meanwhile

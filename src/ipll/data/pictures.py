@@ -40,7 +40,7 @@ def pictures(folder: Path, within: str, label: int) -> list[Picture]:
     """
     found = []
     for entry in entries(folder / within):
-        if os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file():
+        if os.path.splitext(entry.name)[1].lower() in SUFFIXES and os.path.isfile(entry):
             status = entry.stat()
             found.append(Picture(f"{within}/{entry.name}", label, status.st_size, status.st_mtime_ns))
     return found
@@ -59,7 +59,7 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def folders(folder: Path) -> list[str]:
     """-> the names of the folders in a folder, hidden ones left out, sorted."""
-    return [entry.name for entry in entries(folder) if entry.is_dir()]
+    return [entry.name for entry in entries(folder) if os.path.isdir(entry)]  # False for a link that leads nowhere
 
 
 def open_image(path: str | Path) -> Image.Image:

@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ipll.data.pictures import Images, Picture, read_pictures
 from ipll.engine.files import lock, sha256_of, write_json, write_text
-from ipll.engine.regular import check_regular
+from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import DataError, Interrupted
 from ipll.messages import tell
 
@@ -157,7 +157,7 @@ def _open(place: Path, listing: Listing, verify: bool) -> Images:
         if not re.fullmatch(r"images-[0-9a-f]+\.npy", index["images"]):  # nothing outside the folder
             raise ValueError
         check_regular(place / index["images"])
-        images = np.load(place / index["images"], mmap_mode="r", allow_pickle=False)
+        images = np.lib.format.open_memmap(place / index["images"], mode="r")
     except (OSError, ValueError, KeyError, TypeError):
         raise Unfit("its images are missing or cut short") from None
     if images.dtype != np.uint8 or images.shape != listing.shape:
@@ -189,8 +189,7 @@ def _make(place: Path, listing: Listing, jobs: int) -> Images:
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": listing.shape})
     each = int(np.prod(listing.shape[1:]))
     done = _progress(note, plan)
-    if part.exists():
-        check_regular(part)
+    clear_link(part)
     if not part.exists() or part.stat().st_size < head.tell() + done * each:
         done = 0
     tell(

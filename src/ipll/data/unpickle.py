@@ -100,4 +100,5 @@ def load_pickle(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}.") from error
     except Exception as error:  # a damaged pickle is a damaged program: it may fail in any way
-        raise DataError(f"{path} is damaged ({error}). Delete it and fetch the data set again.") from error
+        said = " ".join(str(error).split())
+        raise DataError(f"{path} is damaged ({said}). Delete it and fetch the data set again.") from error

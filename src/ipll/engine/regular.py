@@ -28,6 +28,15 @@ def check_regular(path: str | Path) -> None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
+def clear_link(path: Path) -> None:
+    """For a file that is about to be written: a link there is removed, since it may lead to any file of the user's;
+    what is no regular file is an OSError, as of `check_regular`."""
+    if path.is_symlink():
+        path.unlink()
+    if path.exists():
+        check_regular(path)
+
+
 def memory_bytes() -> int:
     """-> the memory of this machine; where that cannot be told, more than any has."""
     try:

@@ -93,7 +93,8 @@ def _read_parquet(path: Path, kind: str) -> Any:
         if isinstance(error, DataError):
             raise
         reason = "is damaged" if kind == "a Parquet file" else "is not a Parquet file"
-        raise DataError(f"{path} {reason} ({error}). Write it again, or correct its ending.") from error
+        said = " ".join(str(error).split())
+        raise DataError(f"{path} {reason} ({said}). Write it again, or correct its ending.") from error
 
 
 def _check_size(path: Path, metadata: Any) -> None:
