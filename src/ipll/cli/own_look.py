@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 from ipll.cli import say, show
@@ -25,6 +24,7 @@ from ipll.cli.own_output import (
     skipped_lines,
     write_columns,
 )
+from ipll.messages import cell
 
 
 def predict(
@@ -109,7 +109,7 @@ def audit(
     table = RichTable(*shown)
     for row in audit_table(model).select(shown).slice(0, SHOWN).to_pylist():
         row["candidates"] = "|".join(row["candidates"])
-        table.add_row(*(escape(value) if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+        table.add_row(*(cell(value) if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
     show(table)
     if len(model.records) > SHOWN:
         say(f"The {SHOWN} most doubtful of {len(model.records):,}. To look through all of them: --out audit.html")
