@@ -22,6 +22,7 @@ from ipll.engine.grow import grow
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
+from ipll.own.facts import check_facts, check_folder
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
@@ -224,8 +225,10 @@ class Model:
         from ipll.own.folder import read_folder
 
         load_plugins(plugins)
-        facts, tensors, records = read_folder(Path(path))
+        check_folder(Path(path))
         try:
+            facts, tensors, records = read_folder(Path(path))
+            check_facts(facts)
             check_plugins(facts["config"])
             known = set(facts["known"])
             values: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}
@@ -242,8 +245,10 @@ class Model:
             )
         except ConfigError as error:
             raise ConfigError(f"{path}/model.json: {error}") from None
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}/model.json is damaged: {error!r}. Take the model from a copy.") from error
+        except DataError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise DataError(f"{path}/model.json is damaged: {error}. Take the model from a copy.") from error
 
 
 def _columns(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:
