@@ -291,6 +291,17 @@ def test_a_model_of_strange_facts(main: Any, small_model: Path, here: Path, key:
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_without_a_regular_description(main: Any, kind: str) -> None:
+    Path("model").mkdir()
+    put(kind, "model/model.json")
+    Path("table.jsonl").write_text('{"features": [1, 2], "candidates": ["a"], "label": "a"}\n')
+    for command in (("info", "model"), ("predict", "model", "table.jsonl"), ("update", "model", "table.jsonl")):
+        status, _, err = main(*command)
+        assert status == 2
+        assert "model/model.json" in err
+
+
 def test_what_is_no_model(main: Any, small_model: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("x")
     Path("empty").mkdir()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
 LARGEST = 4096  # pixels of an image's side
@@ -26,6 +27,11 @@ def check_folder(path: Path) -> None:
         )
     if not os.path.lexists(path / "model.json") and os.path.lexists(path / "config.toml"):
         raise DataError(f"{path} is no model: it holds a run. See it with: ipll report {path}, or name another folder.")
+    try:
+        if os.path.lexists(path / "model.json"):
+            check_regular(path / "model.json")
+    except OSError as error:
+        raise DataError(f"cannot read {path / 'model.json'}: {error.strerror}. Take the model from a copy.") from None
 
 
 def check_facts(facts: Mapping[str, Any]) -> None:
