@@ -17,8 +17,10 @@ import ipll
 from ipll import plugins
 from ipll.bench.catalogue import find_bench
 from ipll.bench.plan import Plan
+from ipll.bench.state import State, can_resume, read_status
 from ipll.bench.worker import Job, work
 from ipll.component import FAMILIES
+from ipll.config import resolve
 from ipll.errors import ConfigError
 from ipll.own import Model, from_arrays
 from ipll.plugins import REGISTRIES, load_plugins
@@ -180,3 +182,23 @@ def test_a_plugin_is_a_regular_file(main: Any, tmp_path: Path) -> None:
     status, _, err = main("methods", "--plugin", "pipe.py")
     assert status == 2
     assert "named pipe" in err
+
+
+@pytest.mark.parametrize("content", ["[" * 200_000, '{"message": 3', "[]", "null"])
+def test_the_state_of_a_stranger_s_campaign(tmp_path: Path, content: str) -> None:
+    """Whatever lies in a cell's folder, it is told how the cell stands."""
+    for name in ("result.json", "error.json"):
+        (tmp_path / name).write_text(content)
+    status = read_status(tmp_path)
+    assert status.state is State.FAILED
+    assert "result.json" in status.damage
+    (tmp_path / "error.json").unlink()
+    (tmp_path / "result.json").unlink()
+    os.mkfifo(tmp_path / "result.json")
+    assert "named pipe" in read_status(tmp_path).damage
+
+
+@pytest.mark.parametrize("plugins", ['plugins = ["a"]', "plugins = 3", "[plugins]\na = [1]"])
+def test_a_damaged_record_in_a_campaign(tmp_path: Path, plugins: str) -> None:
+    (tmp_path / "config.toml").write_text(plugins + "\n")
+    assert not can_resume(tmp_path, resolve("digits"))

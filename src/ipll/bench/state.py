@@ -16,6 +16,7 @@ from ipll.bench.catalogue import ACCURACY
 from ipll.config import Config, read_toml
 from ipll.data.stream import Stream
 from ipll.engine.files import write_json
+from ipll.engine.regular import check_regular
 from ipll.errors import IpllError
 
 
@@ -64,7 +65,7 @@ def can_resume(folder: Path, config: Config) -> bool:
         found, wanted = read_toml(folder / "config.toml"), config.to_table()
         plugins = [sorted(table.pop("plugins", {}).values()) for table in (found, wanted)]
         return found == wanted and plugins[0] == plugins[1] and Stream.load(folder / "stream.npz").seed == config.seed
-    except (IpllError, OSError):
+    except (IpllError, OSError, AttributeError, TypeError):  # `plugins` need not be a table there
         return False
 
 
@@ -89,10 +90,11 @@ def write_error(folder: Path, message: str, details: str) -> str:
 
 def _result(file: Path) -> dict[str, Any]:
     try:
+        check_regular(file)
         values = json.loads(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise ValueError("is not text") from None
-    except json.JSONDecodeError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ValueError(f"is cut short or damaged ({problem})") from None
     if not isinstance(values, dict) or not isinstance(values.get(ACCURACY), float | int):
         raise ValueError(f"holds no {ACCURACY}")
@@ -101,6 +103,7 @@ def _result(file: Path) -> dict[str, Any]:
 
 def _message(file: Path) -> str:
     try:
+        check_regular(file)
         return str(json.loads(file.read_text(encoding="utf-8"))["message"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "its error.json cannot be read"

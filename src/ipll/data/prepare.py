@@ -164,7 +164,7 @@ def _open(place: Path, listing: Listing, verify: bool) -> Images:
         raise Unfit("its images are not what its index says")
     if verify and sha256_of(place / index["images"]) != index.get("sha256"):
         raise Unfit("its images have a wrong checksum")
-    return images  # type: ignore[no-any-return]
+    return images
 
 
 def _difference(index: Table, expected: Table) -> str:
