@@ -128,7 +128,7 @@ def test_the_tests_of_the_walk_through(walk_through: Path, root: Path) -> None:
 # What a run keeps
 
 
-def test_a_run_keeps_its_plugins_and_resumes_by_itself(
+def test_a_run_keeps_its_plugins_and_resumes_with_them(
     cli: Any, main: Any, small: Path, tmp_path: Path, quick: dict[str, Any], stop_at: Any, forget: Callable[[], None]
 ) -> None:
     whole = ipll.run("digits", "proden+mine", plugins=[small], out=tmp_path / "whole", **quick)
@@ -137,7 +137,7 @@ def test_a_run_keeps_its_plugins_and_resumes_by_itself(
     kept = tomllib.loads((tmp_path / "run" / "config.toml").read_text())["plugins"]
     assert kept == {str(small): hashlib.sha256(small.read_bytes()).hexdigest()}
     assert whole["config"]["plugins"] == kept
-    status, _, err = cli("resume", "run")  # a process of its own, that was never told of the plugin
+    status, _, err = cli("resume", "run", "--plugin", small)  # a process of its own
     assert status == 0, err
     assert ipll.Result.load("run").accuracy_per_task == whole.accuracy_per_task
     assert all("mine" in found for _, found in terms(tmp_path / "run"))
@@ -154,23 +154,27 @@ def stopped_with(small: Path, quick: dict[str, Any], stop_at: Any, forget: Calla
     return Path("run")
 
 
-def test_a_changed_plugin_is_not_resumed_with(main: Any, small: Path, stopped_with: Path, snapshot: Any) -> None:
+def test_a_changed_plugin_is_not_resumed_with(
+    main: Any, small: Path, stopped_with: Path, snapshot: Any, forget: Callable[[], None]
+) -> None:
     before = snapshot(stopped_with)
     small.write_text(SMALL.replace(".square()", ".abs()"))
-    status, _, err = main("resume", stopped_with)
+    status, _, err = main("resume", stopped_with, "--plugin", small)
     assert status == 2
     assert f"the plugin {small} has changed since the run began" in err
     assert "Traceback" not in err
     assert snapshot(stopped_with) == before
     small.write_text(SMALL)
-    assert main("resume", stopped_with).status == 0
+    forget()
+    assert main("resume", stopped_with, "--plugin", small).status == 0
 
 
 def test_a_missing_plugin_and_a_copy_of_it(main: Any, small: Path, stopped_with: Path) -> None:
     moved = shutil.move(small, "elsewhere.py")
     status, _, err = main("resume", stopped_with)
     assert status == 2
-    assert f"the plugin {small} is missing" in err
+    assert f"the plugin {small} (SHA-256 " in err
+    assert "The file is missing there" in err
     assert "--plugin" in err
     assert main("resume", stopped_with, "--plugin", moved).status == 0
 

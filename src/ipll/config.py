@@ -20,10 +20,11 @@ from ipll.component import FAMILIES
 from ipll.data.augment import AugmentConfig
 from ipll.data.source import SOURCES
 from ipll.data.stream import StreamConfig
+from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, suggest
 from ipll.method import PartConfig, check_needs, method_entry
 from ipll.models.network import ModelConfig
-from ipll.plugins import load_recorded, loaded_files
+from ipll.plugins import check_recorded, loaded_files
 from ipll.prototypes import PrototypeSettings
 from ipll.settings import build, check, check_choice, convert, describe, setting, table
 
@@ -170,10 +171,10 @@ class Config:
 
     @classmethod
     def load(cls, path: Path) -> Config:
-        """Reads a run's configuration; the plugins that it was begun with are loaded first."""
+        """Reads a run's configuration; the plugins that it was begun with must be loaded."""
         try:
             values = read_toml(path)
-            load_recorded(_plugins(values))
+            check_plugins(values)
             return cls.from_table(values)
         except ConfigError as error:
             raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
@@ -208,6 +209,11 @@ def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
         PartConfig(family, kind, build(registry[kind].Settings, f"auxiliary.{kind}", values.get(kind, {})))
         for kind in kinds
     ]
+
+
+def check_plugins(values: Mapping[str, Any]) -> None:
+    """Raises unless the plugins that a configuration was recorded with are loaded."""
+    check_recorded(_plugins(values))
 
 
 def _plugins(values: Mapping[str, Any]) -> Mapping[str, str]:
@@ -339,16 +345,20 @@ def parse_overrides(items: Iterable[str]) -> Table:
             result[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             result[key] = text.strip()
+        except (ValueError, RecursionError) as error:  # a date that does not exist, a number of 5,000 digits
+            raise ConfigError(f"--set {key}: its value cannot be read: {error}.") from None
     return result
 
 
 def read_toml(path: Path) -> Table:
     try:
+        check_regular(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such configuration file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}.") from None
+    except (ValueError, OSError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read as TOML: {reason}. Give a text file of settings in UTF-8.") from None
 
 
 def to_toml(values: Mapping[str, Any], path: str = "") -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import signal
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ipll.engine.files import write_json
+from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.own.arrays import from_arrays
 from ipll.own.labels import Labels, label_type, read_targets, to_labels
@@ -143,9 +144,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         write_json(Path(path) / FILE, _plain(values))
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """-> the estimator that was saved there, or one around a model that `ipll fit` made."""
-        model = Model.load(Path(path))
+    def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Self:
+        """-> the estimator that was saved there, or one around a model that `ipll fit` made.
+
+        `plugins` are the files that it was made with: the folder itself never brings code.
+        """
+        model = Model.load(Path(path), plugins=plugins)
         file = Path(path) / FILE
         values: dict[str, Any] = {
             "parameters": {"method": model.config.method, "random_state": model.config.seed},
@@ -154,12 +158,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         }
         try:
             if file.exists():
+                check_regular(file)
                 values = json.loads(file.read_text(encoding="utf-8"))
             names, classes = values["names"], values["classes"]
             if list(model.names[: len(names)]) != names:
                 raise ValueError("it belongs to another model")
             estimator = cls(**values["parameters"])._settled(model, classes, label_type(classes))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{file} does not fit the model ({error}). Remove it to load the model with its classes as text."
             ) from error

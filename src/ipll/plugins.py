@@ -2,12 +2,14 @@
 
 A plugin is a Python file that registers what it adds when it is run, or an installed package that names such a module
 under the entry point group 'ipll.plugins'. Files are known by their SHA-256: a run keeps it, and is only ever resumed
-with the very same code.
+with the very same code. A folder never brings code: a file that a run or a model was made with is loaded where the user
+names it, and nowhere else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +23,7 @@ from ipll.component import FAMILIES
 from ipll.data.augment import VIEWS
 from ipll.data.candidates import FLIPS
 from ipll.data.source import SOURCES
+from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, IpllError
 from ipll.method import ADDED
 from ipll.models.backbones import BACKBONES
@@ -52,19 +55,30 @@ def loaded_files() -> dict[str, str]:
     return dict(_files)
 
 
-def load_recorded(recorded: Mapping[str, str]) -> None:
-    """Loads the files that a run was begun with, unless copies of them are loaded already."""
+def check_recorded(recorded: Mapping[str, str]) -> None:
+    """Raises unless all files that a run or a model was made with (path -> SHA-256) are loaded, from wherever.
+
+    None is loaded by itself: who sends a folder could have put any code beside it.
+    """
     for path, digest in recorded.items():
         if digest in _files.values():
             continue
-        if not Path(path).is_file():
-            raise ConfigError(f"the plugin {path} is missing: put it back, or name a copy of it with --plugin FILE.")
-        if hashlib.sha256(_read(Path(path))).hexdigest() != digest:
+        others = [file for file, loaded in _files.items() if loaded not in recorded.values()]
+        if changed := next((file for file in others if Path(file).name == Path(path).name), None):
             raise ConfigError(
-                f"the plugin {path} has changed since the run began (its SHA-256 was {digest[:12]}...): put the former "
-                "file back, name a copy of it with --plugin FILE, or start the run anew with --overwrite."
+                f"the plugin {changed} has changed since the run began (the SHA-256 was {digest}): put the former "
+                "file back, name a copy of it with --plugin FILE, or start anew with --overwrite."
             )
-        load_plugins([path])
+        there = "" if Path(path).is_file() else " The file is missing there: put it back, or name a copy of it."
+        raise ConfigError(
+            f"this was made with the plugin {path} (SHA-256 {digest}), and no folder runs code by itself. Where you "
+            f"trust that file, name it: --plugin {shlex.quote(path)} (in Python: plugins=[FILE]).{there}"
+        )
+
+
+def plugin_options(recorded: Iterable[tuple[str, str]]) -> str:
+    """-> ' --plugin FILE' for each of these files, to be added to a command that is told to people."""
+    return "".join(f" --plugin {shlex.quote(path)}" for path, _ in recorded)
 
 
 @cache
@@ -76,6 +90,7 @@ def _load_installed() -> None:
 
 def _read(path: Path) -> bytes:
     try:
+        check_regular(path)
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the plugin {path}: {error.strerror}.") from None

@@ -23,8 +23,8 @@ from ipll.errors import ConfigError, DataError, Interrupted, RunError
 from ipll.evaluation.observer import Observer
 from ipll.learner import Learner, Position
 from ipll.models.network import make_backbone
-from ipll.plugins import load_plugins
-from ipll.results.folder import RunFolder, check_free, read_result
+from ipll.plugins import load_plugins, plugin_options
+from ipll.results.folder import RunFolder, check_free
 from ipll.results.progress import Listener, Plan, Silent
 from ipll.results.report import write_report
 from ipll.results.result import Result
@@ -106,13 +106,13 @@ def resume(
 ) -> Result:
     """Goes on with a run that was stopped, from its last checkpoint; of one that is finished, returns the result.
 
-    The plugins that it was begun with are loaded again, and its data are looked for where they were: `plugins` and
-    `data_root` are needed only where those files have moved. Other data than it was begun with are refused.
+    `plugins` are the files that it was begun with: a folder brings no code by itself. Its data are looked for where
+    they were, unless `data_root` names another place; other data than it was begun with are refused.
     """
     load_plugins(plugins)
     chosen, listener = find_device(device), reporter or Silent()
     if (Path(path) / "result.json").exists():
-        result = Result(read_result(Path(path)), Path(path))
+        result = Result.load(path)
         listener.note(f"{path}: this run is finished, nothing is left to do. See its report with: ipll report {path}")
         return result
     folder = RunFolder.reopen(Path(path))
@@ -220,7 +220,8 @@ class Execution:
 
     def go(self) -> Result:
         """Learns what is left of the stream. Without a folder there is nothing to go on from: signals act as usual."""
-        parting = f"Stopped. Resume with: ipll resume {self.folder.path}" if self.folder else ""
+        again = f"ipll resume {self.folder.path}{plugin_options(self.config.plugins)}" if self.folder else ""
+        parting = f"Stopped. Resume with: {again}" if again else ""
         with stop_requests(parting, self.listener.note, listen=self.folder is not None) as stop:
             for message in [*self.config.model.notices(), *slow_notices(self.config, self.device)]:
                 self.listener.note(message)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ipll.bench import claims
+from ipll.bench import claims, ray_executor
 from ipll.bench.catalogue import find_bench
 from ipll.bench.plan import Plan
 from ipll.bench.state import State
@@ -144,3 +144,61 @@ def test_ray_is_not_installed(main: Any, command: Command, monkeypatch: pytest.M
     status, _, err = main(*command("prior", "--executor", "ray"))
     assert status == 2
     assert "--executor ray: Ray is not installed here. pip install 'ipll[cluster]'" in err
+
+
+class FakeRay:
+    """Keeps what it was asked for. No cluster runs on its machine."""
+
+    def __init__(self, running: bool) -> None:
+        self.running, self.calls = running, list[tuple[Any, ...]]()
+
+    def init(self, address: str, **options: Any) -> None:
+        self.calls.append((address, options.get("_node_ip_address"), os.environ.get(ray_executor.CLUSTERS)))
+        assert options["include_dashboard"] is False
+        if address == "auto" and not self.running:
+            raise ConnectionError("no cluster here")
+
+
+AUTO, OWN = ("auto", None, None), ("local", "127.0.0.1", "0")
+
+
+@pytest.mark.parametrize(
+    ("address", "running", "calls"),
+    [
+        (None, False, [AUTO, OWN]),
+        (None, True, [AUTO]),
+        ("local", True, [OWN]),
+        ("10.0.0.1:6379", False, [("10.0.0.1:6379", None, None)]),
+        ("ray://10.0.0.1:10001", False, [("ray://10.0.0.1:10001", None, None)]),
+    ],
+)
+def test_only_our_own_cluster_is_bound_to_this_machine(address: str | None, running: bool, calls: list[Any]) -> None:
+    fake = FakeRay(running)
+    ray_executor._connect(fake, address)
+    assert fake.calls == calls
+    assert ray_executor.CLUSTERS not in os.environ
+
+
+LISTENING = """
+import ipll.bench.ray_executor as executor, os
+cluster = executor.RayCluster(None, "cpu", "local")
+import psutil
+own = psutil.Process()
+for process in [own, *own.children(recursive=True)]:
+    for connection in process.net_connections("inet"):
+        if connection.status == "LISTEN":
+            print("listens on", connection.laddr.ip, process.name())
+cluster.close()
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_of_our_own_listens_to_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env=_secured(monkeypatch), capture_output=True, text=True, timeout=120
+    )
+    places = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("listens on")]
+    assert len(places) >= 3, done.stderr
+    assert all(place.removeprefix("::ffff:") in ("127.0.0.1", "::1") for place in places), done.stdout

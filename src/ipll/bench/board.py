@@ -15,7 +15,7 @@ from ipll.bench.catalogue import ACCURACY
 from ipll.bench.estimate import Estimator, epochs_a_task, in_words
 from ipll.bench.plan import Track
 from ipll.bench.state import State
-from ipll.messages import tell
+from ipll.messages import tell, visible
 from ipll.results.conditions import accuracy_word, scored_on
 
 EVERY = 60.0  # seconds between two lines of the plain board
@@ -91,7 +91,7 @@ class Board:
         rows = Table.grid(padding=(0, 2))
         for track in self._at_work()[:MOST]:
             bar = ProgressBar(1.0, track.progress.get("share", 0.0), width=16)
-            rows.add_row(Text(str(track.cell)), bar, Text(_where(track), style="dim"))
+            rows.add_row(Text(visible(str(track.cell))), bar, Text(visible(_where(track)), style="dim"))
         more = len(self._at_work()) - MOST
         if more > 0:
             rows.add_row(Text(f"and {more} more", style="dim"))

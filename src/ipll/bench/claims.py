@@ -77,7 +77,7 @@ def newest(folder: Path) -> Held | None:
     raw = _file(folder, number).read_bytes()  # opening it makes a network file system look again
     try:
         record = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = {}
     return Held(number, raw, record if isinstance(record, dict) else {})
 

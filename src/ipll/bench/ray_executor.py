@@ -1,9 +1,14 @@
 """Cells on a Ray cluster: each a Ray task with its share of a GPU. Ray starts it again elsewhere when its process or
-its machine dies, and there it goes on from its last checkpoint. `--out` must be a folder that all machines share."""
+its machine dies, and there it goes on from its last checkpoint. `--out` must be a folder that all machines share.
+
+A cluster that we start ourselves listens to this machine alone: who reaches its ports can run code in it."""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +19,8 @@ from ipll.settings import check_choice
 
 GIVE_UP = 5.0  # seconds, for an address that does not answer
 HEAD = 6379  # Ray's usual port
+LOOPBACK = "127.0.0.1"
+CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: whether other machines may join; on Linux they may
 
 
 class RayCluster:
@@ -25,7 +32,7 @@ class RayCluster:
         if address and address not in ("auto", "local"):
             _knock(address)
         try:
-            self._ray.init(address, log_to_driver=False, logging_level="error", include_dashboard=False)
+            _connect(self._ray, address or os.environ.get("RAY_ADDRESS"))
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"--address {address or 'local'}: Ray cannot use it: {' '.join(str(error).split())}. Where the cluster "
@@ -80,6 +87,45 @@ def _import() -> Any:
     except ImportError:
         raise ConfigError("--executor ray: Ray is not installed here. pip install 'ipll[cluster]'") from None
     return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Joins the cluster at an address, as it is given; without one that of this machine, or else a new one."""
+    options = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
+    if address is None:
+        try:
+            ray.init("auto", **options)
+            return
+        except ConnectionError:
+            address = "local"
+    if address == "local":
+        with _loopback(ray):
+            ray.init("local", _node_ip_address=LOOPBACK, **options)
+    else:
+        ray.init(address, **options)
+
+
+@contextmanager
+def _loopback(ray: Any) -> Iterator[None]:
+    """While a cluster is started, this machine's own address is the loopback address, to which its servers then bind.
+
+    Ray takes '127.0.0.1' for the address that other machines know, except where it has been told that there are none.
+    That it reads when it is imported, and in each process that it starts. Who has set it keeps it.
+    """
+    constants = getattr(getattr(ray, "_private", None), "ray_constants", None)
+    if CLUSTERS in os.environ:
+        yield
+        return
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    os.environ[CLUSTERS] = "0"
+    if before is not None:
+        constants.ENABLE_RAY_CLUSTER = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        del os.environ[CLUSTERS]
+        if before is not None:
+            constants.ENABLE_RAY_CLUSTER = before  # type: ignore[union-attr]
 
 
 def _knock(address: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ipll.config import Config, read_toml
 from ipll.data.stream import Stream
 from ipll.engine.files import write_json
+from ipll.engine.regular import check_regular
 from ipll.errors import IpllError, RunError
 from ipll.results.result import Result
 
@@ -64,7 +65,7 @@ def can_resume(folder: Path, config: Config) -> bool:
         found, wanted = read_toml(folder / "config.toml"), config.to_table()
         plugins = [sorted(table.pop("plugins", {}).values()) for table in (found, wanted)]
         return found == wanted and plugins[0] == plugins[1] and Stream.load(folder / "stream.npz").seed == config.seed
-    except (IpllError, OSError):
+    except (IpllError, OSError, AttributeError, TypeError):  # `plugins` need not be a table there
         return False
 
 
@@ -89,6 +90,7 @@ def write_error(folder: Path, message: str, details: str) -> str:
 
 def _message(file: Path) -> str:
     try:
+        check_regular(file)
         return str(json.loads(file.read_text(encoding="utf-8"))["message"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "its error.json cannot be read"

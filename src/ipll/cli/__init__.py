@@ -12,7 +12,7 @@ from rich.table import Table
 
 import ipll
 from ipll.errors import Interrupted, IpllError
-from ipll.messages import tell
+from ipll.messages import print_visible, tell
 
 app = typer.Typer(
     help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
@@ -42,7 +42,7 @@ def on_terminal() -> bool:
 def show(table: Table) -> None:
     """On a terminal as wide as that is; elsewhere one line a row."""
     console = out_console if on_terminal() else Console(file=out_console.file, width=1000)
-    console.print(table)
+    print_visible(console, table)
 
 
 def say(text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from ipll.cli import on_terminal, say, show
@@ -13,6 +12,7 @@ from ipll.cli.options import DataRoot, Plugins
 from ipll.config import preset_names, resolve
 from ipll.data.source import SOURCES
 from ipll.data.sources import default_data_root, image_source
+from ipll.messages import cell
 from ipll.method import canonical, method_entry, method_table
 from ipll.plugins import load_plugins
 from ipll.results.paper import verified
@@ -34,12 +34,12 @@ def methods(
         for column in ("method", "made of", "tables", "ours / paper"):
             table.add_column(column, no_wrap=column != "made of")
         for row in map(method_row, names):
-            table.add_row(*map(escape, row))
+            table.add_row(*map(cell, row))
         show(table)
     say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here:")
     for name in method_table():
-        for cell in verified(name) if canonical(name) == name else ():
-            say(f"  {name}: {cell}")
+        for number in verified(name) if canonical(name) == name else ():
+            say(f"  {name}: {number}")
     say("One method's settings: ipll methods NAME")
 
 
@@ -55,10 +55,11 @@ def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
     """List the data sets, whether they are at hand, and the presets that use them."""
     load_plugins(plugin or ())
     root = data_root or default_data_root()
-    table = Table("data set", "at hand", "presets", "what it is", caption=f"Data root: {root}")
+    table = Table("data set", "at hand", "presets", "what it is", caption=f"Data root: {cell(root)}")
     for name, loader in SOURCES.members.items():
         presets = [preset for preset in preset_names() if resolve(preset).data.source == name]
-        table.add_row(name, "yes" if loader().available(root) else "no", ", ".join(presets), loader.description)
+        at_hand = "yes" if loader().available(root) else "no"
+        table.add_row(cell(name), at_hand, ", ".join(presets), cell(loader.description))
     show(table)
 
 

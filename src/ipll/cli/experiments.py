@@ -19,6 +19,7 @@ from ipll.cli.options import (
     Plugins,
     Precision,
     Preset,
+    RecordedPlugins,
     Seed,
     Set,
 )
@@ -74,11 +75,11 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     device: Device = "auto",
     data_root: DataRoot = None,
-    plugin: Plugins = None,
+    plugin: RecordedPlugins = None,
 ) -> None:
     """Go on with a run that was stopped, from its last checkpoint; of a finished one, show the result.
 
-    Its data and plugins are looked for where they were. Other data than it was begun with are refused.
+    Its data are looked for where they were. Other data than it was begun with are refused.
     """
     reporter = LiveProgress(err_console)
     _show_result(resume_run(folder, device=device, data_root=data_root, plugins=plugin or (), reporter=reporter))

@@ -21,7 +21,11 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Where data sets are kept; else $IPLL_DATA, else ~/.cache/ipll.")]
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", metavar="FILE.py", help="A Python file with parts or methods of your own; repeatable."),
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="A Python file with parts or methods of your own, also one that a folder was made with; repeatable.",
+    ),
 ]
 Precision = Annotated[str | None, typer.Option(help="float32, bf16, or auto: bf16 on a GPU that has it.")]
 Compile = Annotated[
@@ -32,5 +36,13 @@ Compile = Annotated[
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits again; slower on a GPU.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
+RecordedPlugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="A Python file that it was made with: a folder never brings code by itself; repeatable.",
+    ),
+]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model that `ipll fit` made.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that are missing or broken; else stop.")]

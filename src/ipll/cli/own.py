@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import warnings
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipll.cli import err_console, say, warn
-from ipll.cli.options import Device, Method, ModelFolder, Plugins, Seed, Set, SkipBad
+from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.cli.own_input import Given, Reading, decoded, read_given
 from ipll.cli.own_output import (
     evaluation_lines,
@@ -106,13 +107,14 @@ def update(
     min_votes: MinVotes = 1,
     skip_bad: SkipBad = False,
     device: Device = "auto",
+    plugin: RecordedPlugins = None,
 ) -> None:
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
     from ipll.own.model import Model
     from ipll.results.progress import LiveProgress
 
     with _alone(folder):
-        before = Model.load(folder)
+        before = Model.load(folder, plugins=plugin or ())
         given = read_given(table, Reading(votes, min_votes, skip_bad), update=True)
         _tell(given)
         with _interruptible(f"{folder} is as it was."):
@@ -131,8 +133,10 @@ def update(
 def _check_free(folder: Path, overwrite: bool) -> None:
     """Raises unless a new model may go to this folder."""
     for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
+        if os.path.exists(place) and not os.path.isdir(place):
             raise RunError(f"{place} is a file, not a folder: choose another --out.")
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise RunError(f"cannot write to {folder}: Permission denied. Choose another --out.")
     if (folder / "model.json").exists():
         if not overwrite:
             raise RunError(
@@ -153,6 +157,9 @@ def _check_misses(method: str) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Updates of one model wait for each other, so that none is lost."""
+    from ipll.own.facts import check_folder
+
+    check_folder(folder)
     if not (folder / "model.json").exists():
         yield  # it is no model, which those who load it are told
         return

@@ -133,6 +133,8 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
     from ipll.own.read import settle
     from ipll.own.samples import Samples
 
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise DataError(f"cannot read the folder {folder}: Permission denied. Check its permissions.")
     endings = set(Image.registered_extensions())
     paths = sorted(
         path
@@ -145,7 +147,7 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
     n = len(paths)
     samples = Samples(
         source=str(folder),
-        ids=[path.relative_to(folder).as_posix() for path in paths],
+        ids=[_name(path.relative_to(folder).as_posix()) for path in paths],
         rows=np.arange(1, n + 1),
         names=(),
         candidates=np.zeros((n, 0), np.bool_),
@@ -155,6 +157,11 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
         word="image",
     )
     return settle(samples, broken, Problems(str(folder), "image"), skip_bad, None, True)
+
+
+def _name(path: str) -> str:
+    """-> a file's name as text; bytes of it that are not UTF-8 are shown, since no table could hold them."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def decoded(samples: Samples, model: Model, skip_bad: bool) -> Samples:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 from ipll.cli import say, show
-from ipll.cli.options import Device, ModelFolder, SkipBad
+from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
 from ipll.cli.own_input import decoded, of_split, read_to_predict
 from ipll.cli.own_output import (
     SHOWN,
@@ -25,6 +24,7 @@ from ipll.cli.own_output import (
     skipped_lines,
     write_columns,
 )
+from ipll.messages import cell
 
 
 def predict(
@@ -34,12 +34,13 @@ def predict(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv, .parquet or .jsonl file.")] = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
+    plugin: RecordedPlugins = None,
 ) -> None:
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
     check_ending(out)
     from ipll.own.model import Model
 
-    model = Model.load(folder)
+    model = Model.load(folder, plugins=plugin or ())
     samples = decoded(read_to_predict(source, skip_bad=skip_bad), model, skip_bad)
     predictions = model.predict(samples, device=device)
     columns = prediction_table(samples, predictions, top)
@@ -64,6 +65,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as .json, too.")] = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
+    plugin: RecordedPlugins = None,
 ) -> None:
     """Compare a model's predictions with labels: accuracy, per class, and whether its confidence can be trusted."""
     check_ending(out, (".json",))
@@ -71,7 +73,7 @@ def evaluate(
     from ipll.own.model import Model
     from ipll.own.prediction import evaluate as compare
 
-    model = Model.load(folder)
+    model = Model.load(folder, plugins=plugin or ())
     everything = read_to_predict(table, skip_bad=skip_bad)
     samples = of_split(everything, split)
     what = f"rows of the split '{samples.split[0]}'" if samples.split and len(samples) < len(everything) else "rows"
@@ -91,13 +93,14 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A .csv, .parquet or .jsonl file, or a page: .html.")
     ] = None,
+    plugin: RecordedPlugins = None,
 ) -> None:
     """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
     from ipll.own.audit import WRITERS, audit_table, write_audit
     from ipll.own.model import Model
 
     check_ending(out, tuple(WRITERS))
-    model = Model.load(folder)
+    model = Model.load(folder, plugins=plugin or ())
     if out is not None:
         write_audit(model, out)
         say(f"Written to {out}: {len(model.records):,} samples")
@@ -106,17 +109,17 @@ def audit(
     table = RichTable(*shown)
     for row in audit_table(model).select(shown).slice(0, SHOWN).to_pylist():
         row["candidates"] = "|".join(row["candidates"])
-        table.add_row(*(escape(value) if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+        table.add_row(*(cell(value) if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
     show(table)
     if len(model.records) > SHOWN:
         say(f"The {SHOWN} most doubtful of {len(model.records):,}. To look through all of them: --out audit.html")
 
 
-def info(folder: ModelFolder) -> None:
+def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     """Show a model's classes, the settings that were chosen and why, and what its folder keeps."""
     from ipll.own.model import Model
 
-    model = Model.load(folder)
+    model = Model.load(folder, plugins=plugin or ())
     if model.kind == "images":
         what = f"{'grey' if model.shape[0] == 1 else 'colour'} images of {model.shape[1]} x {model.shape[2]} pixels"
     else:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
 
 from ipll.cli import say, show
 from ipll.cli.own_input import Given
 from ipll.errors import DataError
+from ipll.messages import cell
+from ipll.plugins import plugin_options
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
@@ -98,7 +99,7 @@ def class_table(model: Model) -> Table:
     table = Table("class", "candidate of", "settled on", "in the memory", "known")
     for c, known in enumerate(model.known.tolist()):
         counts = (f"{count[c]:,}" for count in (candidate, settled, memory))
-        table.add_row(escape(model.names[c]), *counts, "yes" if known else "not yet")
+        table.add_row(cell(model.names[c]), *counts, "yes" if known else "not yet")
     return table
 
 
@@ -106,7 +107,7 @@ def evaluation_tables(result: Evaluation) -> list[Table]:
     """-> accuracy per class, and how often predictions of each confidence are right."""
     classes = Table("class", "samples", "accuracy in %")
     for row in result.per_class:
-        name = escape(row.name) + (" (unknown to the model)" if row.name in result.unknown else "")
+        name = cell(row.name) + (" (unknown to the model)" if row.name in result.unknown else "")
         classes.add_row(name, f"{row.samples:,}", f"{100 * row.accuracy:.1f}")
     bins = Table("confidence in %", "samples", "mean confidence in %", "accuracy in %")
     for one in result.bins:
@@ -156,7 +157,7 @@ def first_rows(columns: dict[str, Any]) -> Table:
 
 def _cell(value: Any) -> str:
     if isinstance(value, str):
-        return escape(value)
+        return cell(value)
     return ("yes" if value else "") if isinstance(value, np.bool_) else f"{value:.4f}"
 
 
@@ -173,6 +174,7 @@ def write_columns(columns: dict[str, Any], path: Path) -> None:
     import pyarrow.parquet
 
     from ipll.engine.files import write_atomically
+    from ipll.own.guarded import guarded_table
 
     table = pa.table(columns)
 
@@ -182,7 +184,7 @@ def write_columns(columns: dict[str, Any], path: Path) -> None:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
 
     writers = {
-        ".csv": lambda temporary: pyarrow.csv.write_csv(table, temporary),
+        ".csv": lambda temporary: pyarrow.csv.write_csv(guarded_table(table), temporary),
         ".parquet": lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"),
         ".jsonl": lines,
     }
@@ -196,7 +198,7 @@ def show_choices(model: Model, before: Model | None = None) -> None:
     if rows:
         table = Table("setting", "value", "why", title="Settings chosen from the data")
         for setting, value, why in rows:
-            table.add_row(setting, str(value), escape(why))
+            table.add_row(cell(setting), cell(value), cell(why))
         show(table)
     if model.given and before is None:
         say("Set by you: " + ", ".join(f"{key}={value}" for key, value in model.given.items()))
@@ -207,9 +209,10 @@ def next_lines(model: Model, folder: Path, *, table: bool, votes: bool) -> list[
     name = shlex.quote(str(folder))
     more = " ".join((["NEXT_TABLE"] if table else []) + (["--votes NEXT_VOTES"] if votes else []))
     source = "FOLDER_OF_IMAGES" if model.kind == "images" else "OTHER_TABLE"
+    plugins = plugin_options(model.config.plugins)
     return [
         "Next:",
-        f"  ipll audit {name} --out audit.html",
-        f"  ipll predict {name} {source} --out predictions.csv",
-        f"  ipll update {name} {more}",
+        f"  ipll audit {name} --out audit.html{plugins}",
+        f"  ipll predict {name} {source} --out predictions.csv{plugins}",
+        f"  ipll update {name} {more}{plugins}",
     ]

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from ipll.bench.campaign import Options, run_plan
 from ipll.bench.catalogue import Bench, benches, find_bench
 from ipll.bench.plan import Plan, parse_seeds
-from ipll.cli import err_console, say, show, warn
+from ipll.cli import err_console, on_terminal, say, show, warn
 from ipll.cli.options import DataRoot, Device, Plugins, Set
 from ipll.config import parse_overrides, resolve
 from ipll.engine.files import write_text
+from ipll.messages import cell, visible
 from ipll.plugins import load_plugins
 from ipll.results import figures
 from ipll.results.numbers import OUT
@@ -62,7 +62,7 @@ def run_bench(
     if name is None or list_:
         table = Table("name", "what it is", "numbers")
         for each in benches().values():
-            table.add_row(each.name, escape(each.title), str(len(each.entries)))
+            table.add_row(each.name, cell(each.title), str(len(each.entries)))
         show(table)
         return
     load_plugins(plugin or ())
@@ -74,7 +74,7 @@ def run_bench(
         return
     failed = run_plan(plan, options, err_console, again=shlex.join(["ipll", *sys.argv[1:]]))
     if len(failed) < len(plan.tracks):
-        typer.echo(render(plan.bench, out, plan.seeds).rstrip())
+        typer.echo(visible(render(plan.bench, out, plan.seeds).rstrip(), keep="\n"))
     warn(f"failed: {track.cell}: {track.status.error} (see {track.folder}/error.json)" for track in failed)
     if failed:
         raise typer.Exit(1)
@@ -94,7 +94,7 @@ def paper_table(
     built = PaperTable(_bench(name, preset, set_, only), out, parse_seeds(seeds))
     text = built.render(format_)
     if to is None:
-        typer.echo(text, nl=False)
+        typer.echo(visible(text, keep="\n") if format_ == "text" or on_terminal() else text, nl=False)
     else:
         write_text(to, text)
         say(f"Written to {to}")

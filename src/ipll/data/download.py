@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ipll.engine.files import one_at_a_time
+from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import DataError
 from ipll.messages import tell
 
@@ -48,7 +49,7 @@ def fetch(url: str, destination: Path, checksum: str, progress: bool = True) -> 
     stderr where that is a terminal.
     """
     if destination.exists():
-        found = _checksum(destination, checksum)
+        found = _checksum_of_file(destination, checksum)
         if found != checksum:
             raise DataError(
                 f"{destination} has checksum {found}, expected {checksum}. Delete it and try again, or extract it "
@@ -62,6 +63,7 @@ def fetch(url: str, destination: Path, checksum: str, progress: bool = True) -> 
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     part = destination.with_name(destination.name + ".part")
     try:
+        clear_link(part)
         root.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(destination.with_name(f".{destination.name}.lock")):
             if not destination.exists():  # no other process has fetched it meanwhile
@@ -102,7 +104,7 @@ def extract(archive: Path, into: Path) -> Path:
                 for item in unpacked.iterdir():
                     if not (into / item.name).exists():
                         os.replace(item, into / item.name)
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
         raise DataError(f"{archive} is damaged ({error}). Delete it and fetch it again.") from error
     except OSError as error:
         raise DataError(
@@ -129,6 +131,15 @@ def _advice(destination: Path) -> str:
         f"You may put the file as {destination} by hand. The data root in force is {destination.parent}{absent} "
         "(--data-root, else the environment variable IPLL_DATA, sets it)."
     )
+
+
+def _checksum_of_file(path: Path, like: str) -> str:
+    """Like `_checksum`; what is no file, or cannot be read, is a DataError."""
+    try:
+        check_regular(path)
+        return _checksum(path, like)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Move it away, and try again.") from error
 
 
 def _checksum(path: Path, like: str) -> str:

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"})
@@ -38,7 +40,7 @@ def pictures(folder: Path, within: str, label: int) -> list[Picture]:
     """
     found = []
     for entry in entries(folder / within):
-        if os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file():
+        if os.path.splitext(entry.name)[1].lower() in SUFFIXES and os.path.isfile(entry):
             status = entry.stat()
             found.append(Picture(f"{within}/{entry.name}", label, status.st_size, status.st_mtime_ns))
     return found
@@ -57,7 +59,19 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def folders(folder: Path) -> list[str]:
     """-> the names of the folders in a folder, hidden ones left out, sorted."""
-    return [entry.name for entry in entries(folder) if entry.is_dir()]
+    return [entry.name for entry in entries(folder) if os.path.isdir(entry)]  # False for a link that leads nowhere
+
+
+def open_image(path: str | Path) -> Image.Image:
+    """-> the image in a regular file, of a format that is decoded here: PostScript is a program, for another one."""
+    check_regular(path)
+    return Image.open(path, formats=_formats())
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in Image.ID if name != "EPS")
 
 
 def read_picture(path: Path, size: int, margin: float) -> Images:
@@ -67,7 +81,7 @@ def read_picture(path: Path, size: int, margin: float) -> Images:
     image that has the size already stays as it is.
     """
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             short = round(size * margin)
             width, height = ((short * side) // min(image.size) for side in image.size)
             if image.size == (size, size):

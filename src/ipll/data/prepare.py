@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ipll.data.pictures import Images, Picture, read_pictures
 from ipll.engine.files import lock, sha256_of, write_json, write_text
+from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import DataError, Interrupted
 from ipll.messages import tell
 
@@ -141,24 +143,28 @@ def _open(place: Path, listing: Listing, verify: bool) -> Images:
     """-> the prepared images, if they are those of the listing."""
     path = place / "index.json"
     try:
+        check_regular(path)
         index = json.loads(path.read_text(encoding="utf-8"))
         if index.pop("checksum") != _digest(index):
             raise ValueError
     except (FileNotFoundError, NotADirectoryError):
         raise Unfit from None
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise Unfit("its index is damaged") from None
     if difference := _difference(index, listing.table()):
         raise Unfit(difference)
     try:
-        images = np.load(place / index["images"], mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
+        if not re.fullmatch(r"images-[0-9a-f]+\.npy", index["images"]):  # nothing outside the folder
+            raise ValueError
+        check_regular(place / index["images"])
+        images = np.lib.format.open_memmap(place / index["images"], mode="r")
+    except (OSError, ValueError, KeyError, TypeError):
         raise Unfit("its images are missing or cut short") from None
     if images.dtype != np.uint8 or images.shape != listing.shape:
         raise Unfit("its images are not what its index says")
-    if verify and sha256_of(place / index["images"]) != index["sha256"]:
+    if verify and sha256_of(place / index["images"]) != index.get("sha256"):
         raise Unfit("its images have a wrong checksum")
-    return images  # type: ignore[no-any-return]
+    return images
 
 
 def _difference(index: Table, expected: Table) -> str:
@@ -166,7 +172,9 @@ def _difference(index: Table, expected: Table) -> str:
         return ""
     if index.get("version") != expected["version"]:
         return "it was prepared by another version of ipll"
-    before, now = ({row[0]: row for row in table["files"]} for table in (index, expected))
+    if not isinstance(index.get("files"), list) or not all(isinstance(row, list) and row for row in index["files"]):
+        return "its index is damaged"
+    before, now = ({str(row[0]): row for row in table["files"]} for table in (index, expected))
     changed = sum(before[path] != row for path, row in now.items() if path in before)
     counts = f"{len(now.keys() - before)} image files added, {len(before.keys() - now)} removed, {changed} changed"
     return f"the data set has changed since it was prepared ({counts})"
@@ -181,6 +189,7 @@ def _make(place: Path, listing: Listing, jobs: int) -> Images:
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": listing.shape})
     each = int(np.prod(listing.shape[1:]))
     done = _progress(note, plan)
+    clear_link(part)
     if not part.exists() or part.stat().st_size < head.tell() + done * each:
         done = 0
     tell(
@@ -223,9 +232,10 @@ def _make(place: Path, listing: Listing, jobs: int) -> Images:
 def _progress(note: Path, plan: str) -> int:
     """-> how many images of this very plan are on the disk."""
     try:
+        check_regular(note)
         found = json.loads(note.read_text(encoding="utf-8"))
-        return int(found["images"]) if found["plan"] == plan else 0
-    except (OSError, ValueError, KeyError, TypeError):
+        return max(0, int(found["images"])) if found["plan"] == plan else 0
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 
 

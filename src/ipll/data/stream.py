@@ -19,6 +19,7 @@ from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
 from ipll.data.residence import Array, Selection, select
 from ipll.data.source import Source
 from ipll.engine.files import write_atomically
+from ipll.engine.npz import read_npz
 from ipll.errors import ConfigError, DataError, suggest
 from ipll.rng import numpy_generator
 from ipll.settings import setting
@@ -206,9 +207,8 @@ class Stream:
         if not zipfile.is_zipfile(path):
             raise DataError(f"stream file {path} is cut short or is no npz file. {again}")
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in ARRAYS if name in file}
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            arrays = read_npz(path, ARRAYS)
+        except (OSError, ValueError) as error:
             raise DataError(f"stream file {path} is damaged ({error}). {again}") from error
         if missing := [name for name in ARRAYS if name not in arrays]:
             raise DataError(f"stream file {path} lacks the array '{missing[0]}'. {again}")
@@ -217,7 +217,7 @@ class Stream:
             name, sizes = settings.pop("source"), tuple(map(int, settings.pop("classes_per_task")))
             seed = int(arrays.pop("seed"))
             stream = cls(**arrays, seed=seed, config=StreamConfig(**settings), source_name=name, classes_per_task=sizes)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DataError(f"stream file {path}: its settings cannot be read ({error}). {again}") from error
         if problem := _inconsistency(stream):
             raise DataError(f"stream file {path}: {problem}. {again}")

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
 _NDARRAY = "numpy.ndarray"  # a file only passes this type on to `_reconstruct`, so a word in its place will do
@@ -91,6 +92,7 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
 def load_pickle(path: Path) -> Any:
     """-> what the pickle holds: numbers, text, arrays of numbers, and dicts, lists and tuples of these."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             return _plain(_Unpickler(file, path).load(), {})
     except DataError:
@@ -98,4 +100,5 @@ def load_pickle(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}.") from error
     except Exception as error:  # a damaged pickle is a damaged program: it may fail in any way
-        raise DataError(f"{path} is damaged ({error}). Delete it and fetch the data set again.") from error
+        said = " ".join(str(error).split())
+        raise DataError(f"{path} is damaged ({said}). Delete it and fetch the data set again.") from error

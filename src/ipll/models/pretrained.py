@@ -9,9 +9,11 @@ import importlib
 import pickle
 import re
 import warnings
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import torch
 from safetensors.torch import load_file
@@ -85,7 +87,7 @@ def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
     given = {torchvision_name(k.removeprefix(prefix)): tensor for k, tensor in state.items() if k.startswith(prefix)}
     given = {key: tensor for key, tensor in given.items() if key in own or not key.startswith(HEAD)}
     for key, tensor in own.items():
-        if key in given and tensor.ndim == 4 and given[key].ndim == 4:
+        if key in given and tensor.ndim == 4 and given[key].shape == (tensor.shape[0], 3, *tensor.shape[2:]):
             given[key] = _as_grey(given[key], channels=tensor.shape[1])
     _check_fit(weights, own, given)
     with torch.no_grad():
@@ -110,6 +112,7 @@ def _read(path: Path) -> State:
             file.seek(0)
             if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
                 return load_file(path)
+            _check_plain(file)
             found = _named_tensors(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # the readers raise whatever a damaged file leads them to
         raise ConfigError(
@@ -122,6 +125,17 @@ def _read(path: Path) -> State:
             "(see docs/pretrained.md)."
         )
     return found
+
+
+def _check_plain(file: IO[bytes]) -> None:
+    """A ValueError for an archive whose members are packed, as torch.save never does: they could fill any memory."""
+    if zipfile.is_zipfile(file):
+        file.seek(0)
+        with zipfile.ZipFile(file) as archive:
+            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+        if packed:
+            raise ValueError(f"its member {packed[0]!r} is compressed")
+    file.seek(0)
 
 
 def _named_tensors(content: object) -> State:

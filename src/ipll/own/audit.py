@@ -20,6 +20,7 @@ from ipll.engine.state import MEMORY
 from ipll.errors import DataError
 from ipll.own.audit_page import render
 from ipll.own.folder import records_table
+from ipll.own.guarded import guarded_table
 from ipll.own.records import Ints
 from ipll.results.report_gallery import LARGE, MANY, SMALL, data_uri
 
@@ -99,7 +100,8 @@ def _write_csv(model: Model, path: Path) -> None:
     """A CSV has no lists: candidates are text with a bar between them, as in the tables that are read."""
     table = audit_table(model)
     joined = pc.binary_join(table["candidates"].combine_chunks(), "|")
-    pyarrow.csv.write_csv(table.set_column(table.column_names.index("candidates"), "candidates", joined), path)
+    table = table.set_column(table.column_names.index("candidates"), "candidates", joined)
+    pyarrow.csv.write_csv(guarded_table(table), path)
 
 
 def _write_parquet(model: Model, path: Path) -> None:

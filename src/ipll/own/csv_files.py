@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from ipll.errors import DataError
+from ipll.own.guarded import unguarded
 from ipll.own.problems import Problems
 
 BLOCK_BYTES = 2**23
@@ -25,7 +26,10 @@ BLANK_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 
 
 def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, npt.NDArray[np.int64]]:
-    """-> the table, and the number of each row as a spreadsheet shows it. Columns named in `text` stay text."""
+    """-> the table, and the number of each row as a spreadsheet shows it.
+
+    Columns named in `text` stay text, without the apostrophe that guards formulas where we write a CSV.
+    """
     with _records(path, separator) as records:
         header = next((record for _, record in records), [])
     if any("\ufffd" in name for name in header):
@@ -46,6 +50,9 @@ def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, np
         raise DataError(f"{path} cannot be read as CSV ({error}). Save it again as CSV (UTF-8).") from error
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         check_utf8(path)
+    for index, name in enumerate(table.column_names):
+        if name in text:
+            table = table.set_column(index, name, unguarded(table.column(index)))
     rows = _numbers(path, separator, table.num_rows)
     _check_line_breaks(path, table, rows)
     return table, rows

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ipll.data.pictures import open_image
 from ipll.errors import DataError
 from ipll.own.problems import Problems
 
@@ -65,7 +66,7 @@ class Images:
         if isinstance(self.items, np.ndarray):
             pixels = self.items[index].transpose(1, 2, 0)
             return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if self.channels == 1 else pixels))
-        return Image.open(self.items[index])
+        return open_image(self.items[index])
 
 
 def image_files(paths: Sequence[str]) -> tuple[Images, dict[int, str]]:
@@ -77,7 +78,7 @@ def image_files(paths: Sequence[str]) -> tuple[Images, dict[int, str]]:
     colour = np.zeros(len(paths), np.bool_)
 
     def one(index: int) -> None:
-        with Image.open(paths[index]) as image:
+        with open_image(paths[index]) as image:
             sides[index], colour[index] = min(image.size), image.mode not in GREY
 
     broken = _each(paths, one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import ipll
-from ipll.config import Config
+from ipll.config import Config, check_plugins
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
 from ipll.engine.grow import grow
@@ -23,13 +23,14 @@ from ipll.engine.state import LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
+from ipll.own.facts import check_facts, check_folder
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.records import Records
 from ipll.own.samples import Samples
 from ipll.own.training import Outcome, predict_block, train
-from ipll.plugins import load_plugins, load_recorded
+from ipll.plugins import load_plugins
 from ipll.results.progress import Listener, Silent
 from ipll.run import enough_memory
 from ipll.settings import check
@@ -217,14 +218,19 @@ class Model:
         write_folder(Path(path), facts, self.tensors | {"centres": self.centres}, self.records)
 
     @classmethod
-    def load(cls, path: str | Path) -> Model:
-        """-> the model in a folder; what is missing or changed is a DataError."""
+    def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Model:
+        """-> the model in a folder; what is missing or changed is a DataError.
+
+        `plugins` are the files that it was made with: the folder itself never brings code.
+        """
         from ipll.own.folder import read_folder
 
-        facts, tensors, records = read_folder(Path(path))
+        load_plugins(plugins)
+        check_folder(Path(path))
         try:
-            load_plugins()
-            load_recorded(facts["config"].get("plugins", {}))
+            facts, tensors, records = read_folder(Path(path))
+            check_facts(facts)
+            check_plugins(facts["config"])
             known = set(facts["known"])
             values: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}
             values |= {key: facts[key] for key in PLAIN}
@@ -238,8 +244,12 @@ class Model:
                 tensors=LearnerState.of(tensors).named(),
                 records=records,
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}/model.json is damaged: {error!r}. Take the model from a copy.") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}/model.json: {error}") from None
+        except DataError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise DataError(f"{path}/model.json is damaged: {error}. Take the model from a copy.") from error
 
 
 def _columns(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipll.engine.regular import check_regular, memory_bytes
 from ipll.errors import DataError, suggest
 from ipll.own.csv_files import read_csv
 from ipll.own.json_files import read_json
@@ -49,6 +50,7 @@ def open_table(path: Path, text: Collection[str]) -> Table:
         hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
         raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}.{hint}")
     try:
+        check_regular(path)
         with path.open("rb") as file:
             head = file.read(4)
         kind = next((kind for mark, kind in SIGNATURES.items() if head.startswith(mark)), "")
@@ -82,12 +84,27 @@ def check_names(table: Table, known: Collection[str], advice: str) -> None:
 
 def _read_parquet(path: Path, kind: str) -> Any:
     try:
-        table = pq.ParquetFile(path).read()
+        file = pq.ParquetFile(path)
+        _check_size(path, file.metadata)
+        table = file.read()
         table.validate(full=True)
         return table
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
+        if isinstance(error, DataError):
+            raise
         reason = "is damaged" if kind == "a Parquet file" else "is not a Parquet file"
-        raise DataError(f"{path} {reason} ({error}). Write it again, or correct its ending.") from error
+        said = " ".join(str(error).split())
+        raise DataError(f"{path} {reason} ({said}). Write it again, or correct its ending.") from error
+
+
+def _check_size(path: Path, metadata: Any) -> None:
+    """A DataError where the rows could not be held: a few kilobytes can say that there are billions of them."""
+    least = metadata.num_rows * metadata.num_columns  # bytes, were each value but one of them
+    if least > memory_bytes():
+        raise DataError(
+            f"{path} says that it has {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, more than this "
+            "machine's memory could hold. Write it again, or in several files."
+        )
 
 
 def _columns(path: Path, table: Any) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from ipll.component import FAMILIES
 from ipll.config import SECTIONS, packaged_layers, resolve
+from ipll.messages import cell
 from ipll.method import ADDED, canonical, method_entry, method_table, our_methods
 from ipll.results.conditions import accuracy_word, scored_alike
 from ipll.results.paper import TABLES, tables_of, verified
@@ -23,14 +23,14 @@ def compare(results: Sequence[Result]) -> Table:
     first = max(results, key=lambda result: len(result["accuracy_per_task"]))
     names = [str(result.folder or f"{result['method']} ({i})") for i, result in enumerate(results, 1)]
     accuracy = accuracy_word(scored_alike(dict(zip(names, results, strict=True))))
-    table = Table(title=f"{first['preset']}: {accuracy} on all classes seen so far, in %")
+    table = Table(title=f"{cell(first['preset'])}: {accuracy} on all classes seen so far, in %")
     table.add_column("after task", justify="right")
     table.add_column("classes", justify="right")
     for result in results:
-        table.add_column(str(result["method"]), justify="right")
+        table.add_column(cell(result["method"]), justify="right")
     for t in range(len(first["accuracy_per_task"])):
         cells = [result["accuracy_per_task"][t : t + 1] for result in results]
-        shown = (f"{cell[0]:.1f}" if cell else "" for cell in cells)
+        shown = (f"{one[0]:.1f}" if one else "" for one in cells)
         table.add_row(str(t + 1), str(first["seen_classes_per_task"][t]), *shown)
     table.add_section()
     rows = {
@@ -158,7 +158,7 @@ def setting_table(rows: Iterable[tuple[str, ...]], *, title: str, narrow: bool) 
             table.add_section()
             table.add_row(section, style="bold")
             former = section
-        table.add_row(f"  {name}" if narrow else key, *map(escape, cells))
+        table.add_row(f"  {name}" if narrow else key, *map(cell, cells))
     return table
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ipll.bench.catalogue import ACCURACY, SEEDS, Bench, Entry
+from ipll.engine.cells import guard
 from ipll.results.conditions import TEST, on_samples
 from ipll.results.numbers import METRICS, Number, Origin, command, find_runs, no_runs
 from ipll.settings import check_choice
@@ -187,14 +188,15 @@ class Table:
         writer.writerow(CSV)
         for number in self.numbers:
             entry = number.entry
-            writer.writerow([
+            row = [
                 self._row(entry), entry.column, entry.method, entry.preset,
                 json.dumps({**entry.settings, **entry.asked}), entry.metric,
                 _precise(number.mean), _precise(number.std), len(number.runs),
                 " ".join(str(run["seed"]) for run in number.runs), _precise(entry.paper), _precise(number.paper_std),
                 _precise(number.difference), "yes" if number.mark else "no",
                 *(" | ".join(values) for values in number.origins),
-            ])  # fmt: skip
+            ]  # fmt: skip
+            writer.writerow(guard(str(one)) for one in row)
         return file.getvalue()
 
 

@@ -15,6 +15,7 @@ from ipll.data.pictures import Images, folders
 from ipll.data.prepare import Listing, cache_root, prepare
 from ipll.data.source import Source, SourceLoader
 from ipll.engine.files import one_at_a_time
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 from ipll.messages import tell
 
@@ -142,6 +143,7 @@ def _by_class(folder: Path) -> str:
 def read_rows(path: Path, columns: int) -> list[list[str]]:
     """-> the lines of a text file, each split at white space into so many columns; the last keeps its spaces."""
     try:
+        check_regular(path)
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path.parent} is not whole: it has no {path.name}. Extract the data set again.") from None
