@@ -207,7 +207,8 @@ class Execution:
 
     def go(self) -> Result:
         with stop_requests(listen=self.folder is not None) as asked:
-            for message in [*self.config.model.notices(), *slow_notices(self.config, self.device)]:
+            damage = self.folder.notes if self.folder else []
+            for message in [*self.config.model.notices(), *slow_notices(self.config, self.device), *damage]:
                 self.reporter.note(message)
             done = [record["accuracy"] for record in self.observer.state["tasks"]]
             self.reporter.begin(self.config, self.stream, self.position, done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 import traceback
@@ -15,8 +14,10 @@ from typing import Any, NamedTuple
 from ipll.bench.catalogue import ACCURACY
 from ipll.config import Config, read_toml
 from ipll.data.stream import Stream
-from ipll.engine.files import write_json
+from ipll.engine.files import parse_json, read_ours, write_json
+from ipll.engine.sealed import read_sealed
 from ipll.errors import IpllError
+from ipll.results.folder import check_whole
 
 
 class State(StrEnum):
@@ -61,6 +62,7 @@ def can_resume(folder: Path, config: Config) -> bool:
     if not (folder / "config.toml").exists():
         return False
     try:
+        check_whole(folder)
         found, wanted = read_toml(folder / "config.toml"), config.to_table()
         plugins = [sorted(table.pop("plugins", {}).values()) for table in (found, wanted)]
         return found == wanted and plugins[0] == plugins[1] and Stream.load(folder / "stream.npz").seed == config.seed
@@ -88,19 +90,14 @@ def write_error(folder: Path, message: str, details: str) -> str:
 
 
 def _result(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError("is not text") from None
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"is cut short or damaged ({problem})") from None
-    if not isinstance(values, dict) or not isinstance(values.get(ACCURACY), float | int):
+    values = read_sealed(file)
+    if not isinstance(values.get(ACCURACY), float | int):
         raise ValueError(f"holds no {ACCURACY}")
     return values
 
 
 def _message(file: Path) -> str:
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["message"])
+        return str(parse_json(read_ours(file))["message"])
     except (OSError, ValueError, KeyError, TypeError):
         return "its error.json cannot be read"
