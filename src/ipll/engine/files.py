@@ -14,6 +14,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def append_to(path: Path) -> BufferedWriter:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    if os.path.lexists(path):
+    with suppress(FileNotFoundError):
         _check_regular(os.lstat(path).st_mode, path)
     descriptor = os.open(path, flags | SAFE, 0o666)
     try:

@@ -108,8 +108,7 @@ def _check_match(tensors: Mapping[str, Tensor], records: Records, classes: int) 
     """Raises ValueError unless the records are those of the learner's memory, and the centres those of the classes."""
     if len(tensors["centres"]) != classes:
         raise ValueError("its tensors are not those of the classes in model.json")
-    kept = [tensor.numpy() for name, tensor in tensors.items() if name.endswith(".ids")]
-    if kept and not np.array_equal(np.sort(np.concatenate(kept)), np.flatnonzero(records.in_memory)):
+    if not np.array_equal(np.sort(tensors["module.memory.ids"].numpy()), np.flatnonzero(records.in_memory)):
         raise ValueError("its records are not those of its memory")
 
 
