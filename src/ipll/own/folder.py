@@ -155,9 +155,7 @@ def working_on(folder: Path, *, new: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(_remove_empty, missing)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _tell_of_another(folder)
-            stack.enter_context(one_at_a_time(folder / LOCK))
+            _enter(folder, stack)
         except OSError as error:
             way_out = "Choose another --out." if new else "Update a copy of the model."
             raise RunError(f"cannot write {error.filename or folder}: {error.strerror or error}. {way_out}") from None
@@ -170,6 +168,18 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):  # it holds something, or was not made
             folder.rmdir()
+
+
+def _enter(folder: Path, stack: ExitStack) -> None:
+    """Makes the folder and locks it; again where whom this process waited for has removed it, since it was empty."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _tell_of_another(folder)
+            stack.enter_context(one_at_a_time(folder / LOCK))
+            return
+        except FileNotFoundError:
+            continue
 
 
 def _tell_of_another(folder: Path) -> None:
