@@ -72,7 +72,7 @@ def look(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             reason = (error.strerror or error) if isinstance(error, OSError) else error
             passed.append(f"The checkpoint {record} is damaged ({reason}). It is passed over for the one before it.")
-    return None, passed
+    return None, [*passed, f"{folder} holds no whole checkpoint: training begins anew."] if passed else []
 
 
 def _load(record: Path) -> Checkpoint:

@@ -28,6 +28,8 @@ def lock(path: Path, *, wait: bool) -> BaseFileLock:
                 held.acquire(timeout=-1 if wait else 0, poll_interval=POLL)
             except Timeout:
                 raise BlockingIOError(errno.EWOULDBLOCK, "another process has it", str(path)) from None
+            except FileNotFoundError:
+                continue  # removed just as some versions of filelock opened it
             if _is_still(path, probe):
                 return held
             held.release()  # the one before us has removed the file that we waited for
