@@ -20,7 +20,7 @@ def numbers(checkpoints: Path) -> list[int]:
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a run leaves but its timings: the result, the metrics, and the last checkpoint's tensors."""
     result = json.loads((folder / "result.json").read_text())
-    result["environment"].pop("commit")  # may change while tests run
+    del result["seal"], result["environment"]["commit"]  # the seal covers timings; commits may be made meanwhile
     newest = numbers(folder / "checkpoint")[-1]
     meta = json.loads((folder / "checkpoint" / f"{newest:06d}.json").read_text())["meta"]
     spent = meta.pop("spent")

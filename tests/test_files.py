@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ipll.engine.files import one_at_a_time
+from ipll.engine.locks import one_at_a_time
 
 
 def test_many_that_want_the_same_lock_take_turns(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_shapes_of_a_result(done: tuple[Execution, ipll.Result]) -> None:
 def test_the_files_of_a_run(finished_run: Path, quick: dict[str, Any]) -> None:
     names = {path.name for path in finished_run.iterdir()} - {".lock"}
     wanted = {
+        "manifest.json",
         "config.toml",
         "environment.json",
         "stream.npz",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class IpllError(Exception):
@@ -16,6 +17,14 @@ class ConfigError(IpllError, ValueError):
 
 class DataError(IpllError, ValueError):
     """A data file is missing, damaged or not what it should be."""
+
+
+class DiskError(DataError):
+    """A file cannot be written: the disk is full or read-only, or something is in the way."""
+
+    def __init__(self, path: Path, reason: str, way_out: str = "Make room, or choose another place.") -> None:
+        super().__init__(f"cannot write {path}: {reason}. {way_out}")
+        self.path, self.reason = path, reason
 
 
 class RunError(IpllError):

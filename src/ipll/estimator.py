@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import signal
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,8 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ipll.engine.files import write_json
-from ipll.engine.regular import check_regular
+from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.own.arrays import from_arrays
 from ipll.own.labels import Labels, label_type, read_targets, to_labels
@@ -141,7 +140,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             parameters["random_state"] = self.model_.config.seed
         self.model_.save(Path(path))
         values = {"parameters": parameters, "names": self.model_.names, "classes": self.classes_.tolist()}
-        write_json(Path(path) / FILE, _plain(values))
+        write_sealed(Path(path) / FILE, _plain(values))
 
     @classmethod
     def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Self:
@@ -157,9 +156,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             "classes": [],
         }
         try:
-            if file.exists():
-                check_regular(file)
-                values = json.loads(file.read_text(encoding="utf-8"))
+            with suppress(FileNotFoundError):
+                values = read_sealed(file)
             names, classes = values["names"], values["classes"]
             if list(model.names[: len(names)]) != names:
                 raise ValueError("it belongs to another model")

@@ -223,7 +223,8 @@ class Execution:
         again = f"ipll resume {self.folder.path}{plugin_options(self.config.plugins)}" if self.folder else ""
         parting = f"Stopped. Resume with: {again}" if again else ""
         with stop_requests(parting, self.listener.note, listen=self.folder is not None) as stop:
-            for message in [*self.config.model.notices(), *slow_notices(self.config, self.device)]:
+            damage = self.folder.notes if self.folder else []
+            for message in [*self.config.model.notices(), *slow_notices(self.config, self.device), *damage]:
                 self.listener.note(message)
             done = [record["accuracy"] for record in self.observer.state["tasks"]]
             self.listener.begin(Plan.of_run(self.config, self.stream, done), self.position)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from ipll import plugins
+from ipll.engine.sealed import read_sealed
 from timings import TIMINGS
 
 TINY = {"train.epochs": 2, "stream.tasks": 2, "train.steps_per_epoch": 2, "train.batch_size": 32}
@@ -39,7 +39,7 @@ def outcome() -> Callable[[Path], dict[str, Any]]:
     """-> a result without its timings."""
 
     def read(folder: Path) -> dict[str, Any]:
-        result = json.loads((folder / "result.json").read_text())
+        result = read_sealed(folder / "result.json")
         return {key: value for key, value in result.items() if key not in UNLIKE}
 
     return read

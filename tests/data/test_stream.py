@@ -339,7 +339,7 @@ def test_flipped_bytes(saved: Path) -> None:
     for place in range(600, 700):
         content[place] ^= 0xFF
     saved.write_bytes(content)
-    with pytest.raises(DataError, match=r"stream\.npz is damaged"):
+    with pytest.raises(DataError, match=r"stream\.npz is cut short or damaged"):
         Stream.load(saved)
 
 

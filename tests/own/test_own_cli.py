@@ -19,6 +19,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_iris
 
 import ipll.cli
+from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.own.model import Model
 
 NAMES = ("setosa", "versicolor", "virginica")
@@ -322,9 +323,9 @@ def test_ctrl_c_leaves_the_model_as_it_was(
 ) -> None:
     shutil.copytree(fitted, tmp_path / "model")
     write_csv(tmp_path / "long.csv", iris_rows(list(range(103, 140)), NAMES))
-    document = json.loads((tmp_path / "model" / "model.json").read_text())
+    document = read_sealed(tmp_path / "model" / "model.json")
     document["config"]["train"]["epochs"] = document["given"]["train.epochs"] = 100_000
-    (tmp_path / "model" / "model.json").write_text(json.dumps(document))
+    write_sealed(tmp_path / "model" / "model.json", document)
     before = snapshot(tmp_path / "model")
     process: subprocess.Popen[str] = launch("update", "model", "long.csv", "--device", "cpu")
     with process:

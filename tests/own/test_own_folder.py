@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from sklearn.datasets import load_iris
 
+from ipll.engine.sealed import FORMAT, read_sealed, write_sealed
 from ipll.errors import DataError
 from ipll.own import Model, from_arrays
-from ipll.own import folder as folders
 
 X, Y = load_iris(return_X_y=True)
 NAMES = ("setosa", "ä | ö", "virginica\n")  # names may hold what they like
@@ -77,7 +76,7 @@ def test_saving_again_leaves_one_generation(model: Model, tmp_path: Path) -> Non
     assert Model.load(tmp_path).updates == 2
 
 
-@pytest.mark.parametrize("broken", ["save_file", "pq.write_table", "write_json"])
+@pytest.mark.parametrize("broken", ["save_file", "pq.write_table", "write_sealed"])
 def test_a_save_that_fails_leaves_the_model_as_it_was(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -114,22 +113,22 @@ def test_damage_is_found(model: Model, tmp_path: Path, refused: Callable[..., st
     assert "no model.json" in refused(Model.load, tmp_path)
     model.save(tmp_path)
     state, description = next(tmp_path.glob("state-*")), tmp_path / "model.json"
-    whole, facts = state.read_bytes(), json.loads(description.read_text())
+    whole, facts, text = state.read_bytes(), read_sealed(description), description.read_text()
     state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert f"{state.name} is not the file that was written" in refused(Model.load, tmp_path)
     state.unlink()
     assert "is damaged" in refused(Model.load, tmp_path)
     state.write_bytes(whole)
     for change, message in (
-        ({"format": folders.FORMAT + 1}, "Update ipll"),
+        ({"format": FORMAT + 1}, "Update ipll"),
         ({"names": ["one"]}, "is not in model.json"),
         ({"known": None}, "damaged"),
     ):
-        description.write_text(json.dumps(facts | change))
+        write_sealed(description, facts | change)
         assert message in refused(Model.load, tmp_path)
     description.write_text("{")
     assert "cannot read" in refused(Model.load, tmp_path)
-    description.write_text(json.dumps(facts))
+    description.write_text(text)
     assert torch.equal(Model.load(tmp_path).centres, model.centres)
 
 

@@ -18,7 +18,8 @@ from ipll.bench.executor import ATTEMPTS, Executor
 from ipll.bench.plan import Plan, Track, stale_seconds
 from ipll.bench.state import State, Status, read_status, write_error
 from ipll.bench.worker import Job, Outcome
-from ipll.errors import ConfigError, Interrupted
+from ipll.engine.files import read_ours
+from ipll.errors import ConfigError, DataError, Interrupted
 
 POLL = 0.2  # seconds
 LOOK = 1.0  # seconds between two looks at the cells' claims
@@ -148,12 +149,12 @@ class Campaign:
         if not track.failed_anew():
             try:
                 log = track.folder / "worker.log"
-                details = log.read_text(encoding="utf-8", errors="replace")[-4000:] if log.exists() else ""
+                details = read_ours(log).decode("utf-8", "replace")[-4000:] if log.exists() else ""
                 claim = claims.take(track.folder, stale=self.watch.stale)
                 if claim:
                     with claim:
                         write_error(track.folder, message, details)
-            except (OSError, ConfigError):
+            except (OSError, ConfigError, DataError):
                 pass  # it cannot be written there; it is said below
         track.status = Status(State.FAILED, error=message)
         self._settle(track)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -25,6 +26,8 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from ipll.engine.files import make_folder, parse_json, read_ours
 
 STALE = 60.0  # seconds
 BEATS = 20  # so many within that time
@@ -47,7 +50,10 @@ class Held(NamedTuple):
         """Released, or of a process of this machine that is gone."""
         if self.record.get("released"):
             return True
-        return self.record.get("machine") == _machine() and not _alive(self.record["pid"], self.record["started"])
+        pid, started = self.record.get("pid"), self.record.get("started")
+        if self.record.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started, str):
+            return False
+        return not _alive(pid, started)
 
 
 class Watch:
@@ -66,7 +72,8 @@ class Watch:
         if (number, raw) != (held.number, held.raw):
             self._seen[folder] = (held.number, held.raw, _now())
             return held, False
-        return held, _now() - since > max(self.stale, held.record.get("stale", 0.0))
+        said = held.record.get("stale")
+        return held, _now() - since > max(self.stale, said if isinstance(said, float | int) else 0.0)
 
 
 def newest(folder: Path) -> Held | None:
@@ -74,10 +81,13 @@ def newest(folder: Path) -> Held | None:
     number = _highest(folder)
     if not number:
         return None
-    raw = _file(folder, number).read_bytes()  # opening it makes a network file system look again
     try:
-        record = json.loads(raw)
-    except (ValueError, RecursionError):
+        raw = read_ours(_file(folder, number))  # opening it makes a network file system look again
+    except OSError:
+        raw = b""  # a link, or a pipe: no beat comes from it, so it grows stale
+    try:
+        record = parse_json(raw)
+    except ValueError:
         record = {}
     return Held(number, raw, record if isinstance(record, dict) else {})
 
@@ -85,7 +95,7 @@ def newest(folder: Path) -> Held | None:
 def take(folder: Path, *, judged: int = 0, stale: float = STALE) -> Claim | None:
     """-> a claim of this process's, or None where another holds the cell. `judged` is the number of a claim that a
     `Watch` has found stale."""
-    (folder / "claims").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "claims")
     held = newest(folder)
     if held and not held.over and held.number != judged:
         return None
@@ -194,7 +204,7 @@ def _highest(folder: Path) -> int:
         names = os.listdir(folder / "claims")
     except FileNotFoundError:
         return 0
-    return max((int(name[:-5]) for name in names if name[:-5].isdigit()), default=0)
+    return max((int(name[:-5]) for name in names if re.fullmatch(r"[0-9]{6,}\.json", name)), default=0)
 
 
 def _make(folder: Path, number: int) -> int | None:

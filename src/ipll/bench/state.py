@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 import traceback
@@ -14,9 +13,9 @@ from typing import Any, NamedTuple
 
 from ipll.config import Config, read_toml
 from ipll.data.stream import Stream
-from ipll.engine.files import write_json
-from ipll.engine.regular import check_regular
+from ipll.engine.files import parse_json, read_ours, write_json
 from ipll.errors import IpllError, RunError
+from ipll.results.folder import check_whole
 from ipll.results.result import Result
 
 
@@ -62,6 +61,7 @@ def can_resume(folder: Path, config: Config) -> bool:
     if not (folder / "config.toml").exists():
         return False
     try:
+        check_whole(folder)
         found, wanted = read_toml(folder / "config.toml"), config.to_table()
         plugins = [sorted(table.pop("plugins", {}).values()) for table in (found, wanted)]
         return found == wanted and plugins[0] == plugins[1] and Stream.load(folder / "stream.npz").seed == config.seed
@@ -90,7 +90,6 @@ def write_error(folder: Path, message: str, details: str) -> str:
 
 def _message(file: Path) -> str:
     try:
-        check_regular(file)
-        return str(json.loads(file.read_text(encoding="utf-8"))["message"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return str(parse_json(read_ours(file))["message"])
+    except (OSError, ValueError, KeyError, TypeError):
         return "its error.json cannot be read"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import io
 import json
 import os
 import queue
@@ -27,8 +28,9 @@ import torch
 from ipll.bench import claims
 from ipll.bench.catalogue import Cell, freeze
 from ipll.bench.state import State, can_resume, read_status, record_error, set_aside
-from ipll.engine.files import lock
-from ipll.errors import Interrupted
+from ipll.engine.files import append_to, remove
+from ipll.engine.locks import lock
+from ipll.errors import DataError, Interrupted
 from ipll.learner import Position
 from ipll.plugins import load_plugins
 from ipll.results.progress import Plan, Silent
@@ -85,7 +87,7 @@ def work(job: Job) -> Outcome:
                 return _attempt(job, claim)
     except claims.ClaimLost:
         return Outcome("busy")
-    except OSError as error:  # the folder itself cannot be used
+    except (OSError, DataError) as error:  # the folder itself cannot be used
         return Outcome("failed", str(error))
 
 
@@ -102,7 +104,7 @@ def _attempt(job: Job, claim: claims.Claim) -> Outcome:
             run_config(
                 config, out=job.folder, device=job.device, data_root=job.data_root, overwrite=True, reporter=reporter
             )
-        (job.folder / "error.json").unlink(missing_ok=True)
+        remove(job.folder / "error.json")
         return Outcome("done")
     except Interrupted:
         return Outcome("stopped")
@@ -154,7 +156,7 @@ def _unlocked(folder: Path, *, forced: bool) -> bool:
     if forced:
         file.unlink(missing_ok=True)
     try:
-        lock(file, wait=False).close()
+        lock(file, wait=False).release()
     except BlockingIOError:
         return False
     return True
@@ -167,7 +169,7 @@ def _log(path: Path) -> Iterator[None]:
     sys.stderr.flush()
     kept = [os.dup(number) for number in (1, 2)]
     outs = sys.stdout, sys.stderr
-    with path.open("a", encoding="utf-8", buffering=1) as file:
+    with io.TextIOWrapper(append_to(path), encoding="utf-8", line_buffering=True) as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
         sys.stdout = sys.stderr = file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import warnings
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,6 @@ from ipll.cli.own_output import (
 )
 from ipll.config import parse_overrides, resolve
 from ipll.driver import stop_requests
-from ipll.engine.files import one_at_a_time
 from ipll.errors import ConfigError, Interrupted, RunError
 from ipll.plugins import load_plugins
 
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from ipll.own.model import Model
 
 LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
-PENDING = ".pending"  # within the model's folder: checkpoints of a fit or update, until it is done
 TrainTable = Annotated[
     Path | None,
     typer.Argument(
@@ -79,23 +76,26 @@ def fit(
         settings["disambiguation.miss_rate"] = miss_rate
     given = read_given(table, Reading(votes, min_votes, skip_bad), update=False)
     _tell(given)
+    from ipll.own.folder import PENDING, working_on
     from ipll.own.model import Model
     from ipll.results.progress import LiveProgress
 
-    with _interruptible("There is no model yet."):
-        model = Model.fit(
-            given.train,
-            method=method,
-            seed=seed,
-            device=device,
-            settings=settings,
-            min_class_samples=min_class_samples,
-            skip_bad=skip_bad,
-            reporter=LiveProgress(err_console),
-            pending=out / PENDING,
-        )
-    _check_free(out, overwrite)  # again: it may have taken long
-    _save(model, out)
+    with working_on(out, new=True):
+        _check_free(out, overwrite)  # again: it may have had to wait for another one
+        with _interruptible("There is no model yet."):
+            model = Model.fit(
+                given.train,
+                method=method,
+                seed=seed,
+                device=device,
+                settings=settings,
+                min_class_samples=min_class_samples,
+                skip_bad=skip_bad,
+                reporter=LiveProgress(err_console),
+                pending=out / PENDING,
+            )
+        _check_free(out, overwrite)  # again: it may have taken long
+        _save(model, out)
     _summarise(model, None, out, given, device, skip_bad)
     _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
 
@@ -110,10 +110,11 @@ def update(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
+    from ipll.own.folder import PENDING, working_on
     from ipll.own.model import Model
     from ipll.results.progress import LiveProgress
 
-    with _alone(folder):
+    with working_on(folder):
         before = Model.load(folder, plugins=plugin or ())
         given = read_given(table, Reading(votes, min_votes, skip_bad), update=True)
         _tell(given)
@@ -155,22 +156,6 @@ def _check_misses(method: str) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Updates of one model wait for each other, so that none is lost."""
-    from ipll.own.facts import check_folder
-
-    check_folder(folder)
-    if not (folder / "model.json").exists():
-        yield  # it is no model, which those who load it are told
-        return
-    try:
-        with one_at_a_time(folder / ".lock"):
-            yield
-    except PermissionError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}. Update a copy of the model.") from None
-
-
-@contextmanager
 def _interruptible(outcome: str) -> Iterator[None]:
     """Ctrl-C while a model learns: says what is left. Warnings are told as they come."""
     with warnings.catch_warnings():
@@ -185,9 +170,11 @@ def _interruptible(outcome: str) -> Iterator[None]:
 
 def _save(model: Model, folder: Path) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
+    from ipll.own.folder import clear_pending
+
     with stop_requests():
         model.save(folder)
-        shutil.rmtree(folder / PENDING, ignore_errors=True)
+        clear_pending(folder)
 
 
 def _tell(given: Given) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from ipll.engine.files import one_at_a_time
+from ipll.engine.locks import one_at_a_time
 from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import DataError
 from ipll.messages import tell

@@ -23,14 +23,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
+from filelock import BaseFileLock
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ipll.data.pictures import Images, Picture, read_pictures
-from ipll.engine.files import lock, sha256_of, write_json, write_text
+from ipll.engine.files import sha256_of, write_json, write_text
+from ipll.engine.locks import lock, released
 from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import DataError, Interrupted
 from ipll.messages import tell
@@ -89,7 +91,7 @@ def prepare(listing: Listing, data_root: Path, *, jobs: int = 0, verify: bool = 
         with suppress(Unfit):
             return place, _open(place, listing, verify)
     place, claim = _claim(places)
-    with claim:
+    with released(claim):
         try:
             return place, _open(place, listing, verify)  # another process has made it meanwhile
         except Unfit as unfit:
@@ -119,7 +121,7 @@ def _places(listing: Listing, data_root: Path) -> list[Path]:
     return [*(place / ".ipll" / name for place in near), cache_root() / "prepared" / f"{name}-{told_apart}"]
 
 
-def _claim(places: list[Path]) -> tuple[Path, IO[str]]:
+def _claim(places: list[Path]) -> tuple[Path, BaseFileLock]:
     """-> the first place that can be written, and its lock."""
     refused = ""
     for place in places:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
 from ipll.data.residence import Array, Selection, select
 from ipll.data.source import Source
-from ipll.engine.files import write_atomically
+from ipll.engine.files import parse_json, write_atomically
 from ipll.engine.npz import read_npz
 from ipll.errors import ConfigError, DataError, suggest
 from ipll.rng import numpy_generator
@@ -201,19 +200,18 @@ class Stream:
     @classmethod
     def load(cls, path: Path) -> Stream:
         """Reads what `save` wrote."""
-        if not path.is_file():
-            raise DataError(f"there is no stream file {path}.")
         again = "Build the stream again and save it."
-        if not zipfile.is_zipfile(path):
-            raise DataError(f"stream file {path} is cut short or is no npz file. {again}")
         try:
-            arrays = read_npz(path, ARRAYS)
+            arrays = read_npz(path.resolve(), ARRAYS)  # a user may name a link
+        except FileNotFoundError:
+            raise DataError(f"there is no stream file {path}.") from None
         except (OSError, ValueError) as error:
-            raise DataError(f"stream file {path} is damaged ({error}). {again}") from error
+            reason = error.strerror or error if isinstance(error, OSError) else error
+            raise DataError(f"stream file {path} is cut short or damaged ({reason}). {again}") from error
         if missing := [name for name in ARRAYS if name not in arrays]:
             raise DataError(f"stream file {path} lacks the array '{missing[0]}'. {again}")
         try:
-            settings = json.loads(arrays.pop("config").item())
+            settings = parse_json(str(arrays.pop("config").item()))
             name, sizes = settings.pop("source"), tuple(map(int, settings.pop("classes_per_task")))
             seed = int(arrays.pop("seed"))
             stream = cls(**arrays, seed=seed, config=StreamConfig(**settings), source_name=name, classes_per_task=sizes)

@@ -1,94 +1,174 @@
-"""Files that are whole or not there: written under a temporary name, flushed, then renamed."""
+"""Files of our own folders: written whole or not at all, never through a link, and read only where they are files.
+
+A folder may come from anywhere: unpacked, shared, or half destroyed. So what lies under one of our names is trusted to
+be a regular file only once it has been looked at.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from ipll.errors import DataError
+from safetensors import SafetensorError
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from ipll.errors import DataError, DiskError
 
-
-def lock(path: Path, *, wait: bool) -> IO[str]:
-    """Opens `path` and locks it until it is closed or the process ends, however it ends. Its text names the owner.
-
-    Without `wait`, BlockingIOError where another process has it.
-    """
-    file = path.open("a+", encoding="utf-8")
-    if fcntl is not None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            file.close()
-            raise
-    file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()}")
-    file.flush()
-    return file
+OWNER = ".owner"  # who works on a folder now
+LINK = "it is a symbolic link, and ipll follows none within its folders: remove it"
+ODD = "it is no regular file: remove it"
+SAFE = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
 
 
-@contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Processes that use the same lock file wait for each other; the last one leaves no file behind."""
-    while True:
-        with lock(path, wait=True) as file:
-            if not _is_still(path, file):
-                continue  # the one before us has removed the file that we waited for
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+def open_ours(path: Path) -> BufferedReader:
+    """Opens a file of a folder of ours. OSError where it is a link, or a pipe, on which one would wait for good."""
+    return open(path, "rb", opener=_open_regular)
 
 
-def _is_still(path: Path, file: IO[str]) -> bool:
-    """Is the open file the one that lies at `path` now?"""
+def append_to(path: Path) -> BufferedWriter:
+    """The same, to write at its end; it is made where it is missing."""
+    return open(path, "ab", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    with suppress(FileNotFoundError):
+        _check_regular(os.lstat(path).st_mode, path)
+    descriptor = os.open(path, flags | SAFE, 0o666)
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        _check_regular(os.fstat(descriptor).st_mode, path)  # again: it may have been exchanged
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(mode: int, path: str) -> None:
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, LINK, path)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, ODD, path)
+
+
+def read_ours(path: Path) -> bytes:
+    """-> the content of a file of ours."""
+    with open_ours(path) as file:
+        return file.read()
+
+
+def parse_json(content: bytes | str) -> Any:
+    """-> the value; a ValueError where it is none, also where it is nested too deeply to be one of ours."""
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def check_folder(path: Path) -> None:
+    """Refuses a link in place of a folder within one of ours: what is written or removed there is someone else's."""
+    if path.is_symlink():
+        raise DataError(f"{path}: {LINK}.")
+    if path.exists() and not path.is_dir():
+        raise DataError(f"{path} should be a folder: remove the file.")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder within one of ours, unless it is there."""
+    check_folder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(path, _reason(error)) from error
+
+
+def remove(path: Path) -> None:
+    """Removes a file of ours, or a link in its place, if there is one."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot remove {path}: {error.strerror or error}. Remove it yourself.") from error
+
+
+def remove_files(folder: Path, ours: Callable[[str], object]) -> None:
+    """Removes the files of `folder` whose names are `ours`, and what is left over of such ones."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if ours(path.name):
+            remove(path)
+    remove_leftovers(folder, ours)
+
+
+def remove_leftovers(folder: Path, ours: Callable[[str], object]) -> None:
+    """Removes what killed processes have left of writing files of these names; for who alone may write there."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if (unfinished := TEMPORARY.fullmatch(path.name)) and ours(unfinished["name"]):
+            remove(path)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Calls `write` with a temporary path beside `path`, brings the file to the disk and renames it.
 
-    Missing folders are made. What the disk refuses is a DataError.
+    Missing folders are made. What the disk refuses is a DiskError, whatever kind of error the writer made of it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # another's, or a link: never written through
         try:
-            temporary.touch()
-            mode = temporary.stat().st_mode  # some writers (safetensors) make files that only their owner can read
+            mode = _create(temporary)
             write(temporary)
-            temporary.chmod(mode)
+            temporary.chmod(mode)  # some writers (safetensors) make files that only their owner can read
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror or error}. Choose another place, or make room."
-        ) from error
+    except _refusals() as error:
+        raise DiskError(path, _reason(error)) from error
+
+
+def _create(path: Path) -> int:
+    """Makes an empty file where there is nothing -> its mode."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | SAFE, 0o666)
+    try:
+        return os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What writers raise where a disk refuses; Arrow's own kind only where it is loaded at all."""
+    arrow = sys.modules.get("pyarrow")
+    return (OSError, SafetensorError, arrow.ArrowException) if arrow else (OSError, SafetensorError)
+
+
+def _reason(error: Exception) -> str:
+    """-> in few words: those of the system, where the error has them."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    code = re.search(r"\(os error (\d+)\)", str(error))  # so safetensors tells it
+    return os.strerror(int(code[1])) if code else str(error)
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda temporary: temporary.write_bytes(text.encode("utf-8")))
 
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def check_writable(folder: Path) -> None:
+    """Writes who works here, a small file: a disk that is full or read-only is found before hours of training."""
+    write_text(folder / OWNER, f"process {os.getpid()}")
 
 
 def sha256_of(path: Path) -> str:

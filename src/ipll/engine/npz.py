@@ -4,7 +4,10 @@ read. Nothing is unpickled, and nothing is allocated that the file does not hold
 from __future__ import annotations
 
 import math
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -15,20 +18,24 @@ import numpy.typing as npt
 from ipll.engine.regular import check_regular
 
 LARGEST = 2**31  # bytes of a compressed member; a few kilobytes of those could fill any memory
+DAMAGED = (
+    EOFError, RuntimeError, SyntaxError, MemoryError, OverflowError, TypeError, AttributeError, KeyError, struct.error,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def read_npz(path: Path, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
     """-> those of these arrays that the archive holds, by name.
 
-    What is no archive, or is damaged, is an OSError or a ValueError that names the member.
+    What is no archive, or is damaged, is a ValueError that names the member; what cannot be read at all an OSError.
     """
     check_regular(path)
     try:
         with zipfile.ZipFile(path) as archive:
             found = set(archive.namelist())
             return {name: _member(archive, f"{name}.npy") for name in names if f"{name}.npy" in found}
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from None
+    except DAMAGED as error:
+        raise ValueError(str(error) or type(error).__name__) from None
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
@@ -43,7 +50,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
         with archive.open(info) as file:
             array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
             return array
-    except (NotImplementedError, EOFError, RuntimeError) as error:  # a method of compression that nobody has
+    except DAMAGED as error:  # or a method of compression that nobody has
         raise ValueError(f"'{name}' cannot be unpacked ({error})") from None
 
 
@@ -53,7 +60,7 @@ def _check_header(file: IO[bytes], name: str, size: int) -> None:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, _, dtype = read(file)
-    except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+    except (ValueError, *DAMAGED) as error:
         raise ValueError(f"'{name}' has a damaged header ({error})") from None
     if dtype.hasobject:
         raise ValueError(f"'{name}' is a pickle, which may hold any code: it is not read")

@@ -1,6 +1,6 @@
 """The model folder: what is kept of a model, whole or not at all.
 
-    model.json                  written last: what the model is, and the SHA-256 of the two other files
+    model.json                  written last, sealed: what the model is, and the SHA-256 of the two other files
     state-000003.safetensors    the learner's state as it was saved the third time, the memory's samples among it
     records-000003.parquet      one row per sample ever seen
 
@@ -10,8 +10,9 @@ be written is the model that was there before. Nothing is ever unpickled.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ipll.engine.files import sha256_of, write_atomically, write_json
-from ipll.errors import DataError
+from ipll.engine.checkpoint import clear
+from ipll.engine.files import OWNER, check_writable, remove, remove_files, remove_leftovers, sha256_of, write_atomically
+from ipll.engine.locks import lock, one_at_a_time, owner_of
+from ipll.engine.sealed import Newer, check_digest, read_sealed, write_sealed
+from ipll.errors import DataError, DiskError, RunError
+from ipll.messages import tell
 from ipll.own.records import Records
 
-FORMAT = 1
 STATE, RECORDS = "state", "records"
 ENDINGS = {STATE: "safetensors", RECORDS: "parquet"}
+OURS = re.compile(r"(state|records)-([0-9]{6,})\.(safetensors|parquet)")
+LOCK, PENDING = ".lock", ".pending"  # of whoever fits or updates; checkpoints of that, until it is done
+Check = Callable[[Any], bool]
 
 
 def write_folder(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, Tensor], records: Records) -> None:
@@ -42,25 +49,36 @@ def write_folder(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, T
     files = {kind: folder / f"{kind}-{generation:06d}.{ending}" for kind, ending in ENDINGS.items()}
     copies = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     table = records_table(records, tuple(facts["names"]))
-    write_atomically(files[STATE], lambda temporary: save_file(copies, temporary))
-    write_atomically(files[RECORDS], lambda temporary: pq.write_table(table, temporary, compression="zstd"))
-    digests = {kind: {"name": path.name, "sha256": sha256_of(path)} for kind, path in files.items()}
-    write_json(folder / "model.json", {"format": FORMAT, "files": digests} | dict(facts))
-    for old in folder.iterdir():
-        if _ours(old) and old not in files.values():
-            old.unlink(missing_ok=True)
+    try:
+        write_atomically(files[STATE], lambda temporary: save_file(copies, temporary))
+        write_atomically(files[RECORDS], lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        digests = {kind: {"name": path.name, "sha256": sha256_of(path)} for kind, path in files.items()}
+        write_sealed(folder / "model.json", {"files": digests, **facts})
+    except BaseException as error:
+        for path in files.values():
+            remove(path)  # of no use, and it takes room
+        if isinstance(error, DiskError):
+            raise DiskError(
+                error.path, error.reason, "Make room and save it again, or choose another place."
+            ) from error
+        raise
+    kept = {path.name for path in files.values()}
+    remove_files(folder, lambda name: OURS.fullmatch(name) and name not in kept)
+    remove_leftovers(folder, "model.json".__eq__)
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Records]:
     """-> what `write_folder` was given; a DataError where it is no longer all there."""
     facts = _facts(folder)
     try:
-        paths = {kind: folder / facts["files"][kind]["name"] for kind in ENDINGS}
+        paths = {kind: folder / _plain_name(facts["files"][kind]["name"]) for kind in ENDINGS}
         for kind, path in paths.items():
-            if sha256_of(path) != facts["files"][kind]["sha256"]:
-                raise ValueError(f"{path.name} is not the file that was written")
-        records = read_records(paths[RECORDS], tuple(facts["names"]))
-        return facts, load_file(paths[STATE]), records
+            check_digest(path, facts["files"][kind]["sha256"])
+        if wrong := next((name for name, good in FACTS.items() if not good(facts[name])), None):
+            raise ValueError(f"'{wrong}' in model.json is not what it should be")
+        tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
+        _check_match(tensors, records, len(facts["names"]))
+        return facts, tensors, records
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, SafetensorError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise DataError(f"the model {folder} is damaged: {reason}. Take it from a copy, or fit it anew.") from error
@@ -69,32 +87,123 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
 def _facts(folder: Path) -> dict[str, Any]:
     path = folder / "model.json"
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        return read_sealed(path)
     except FileNotFoundError:
         raise DataError(f"{folder} is no model: it has no model.json. Name a folder that `ipll fit` made.") from None
+    except Newer as error:
+        raise DataError(f"{path} {error}.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}. Take the model from a copy, or fit it anew.") from error
-    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
-        raise DataError(f"{path} is not the description of a model. Name a folder that `ipll fit` made.")
-    if facts["format"] != FORMAT:
-        raise DataError(f"{folder} has format {facts['format']}, and this version of ipll reads {FORMAT}. Update ipll.")
-    return facts
+        reason = error.strerror if isinstance(error, OSError) else f"it {error}"
+        raise DataError(f"cannot read {path}: {reason}. Take the model from a copy, or fit it anew.") from error
+
+
+def _plain_name(name: str) -> str:
+    """-> the name of a file beside model.json, which leads nowhere else."""
+    if not OURS.fullmatch(name):
+        raise ValueError(f"model.json names no file of a model: {name}")
+    return name
+
+
+def _check_match(tensors: Mapping[str, Tensor], records: Records, classes: int) -> None:
+    """Raises ValueError unless the records are those of the learner's memory, and the centres those of the classes."""
+    if len(tensors["centres"]) != classes:
+        raise ValueError("its tensors are not those of the classes in model.json")
+    if not np.array_equal(np.sort(tensors["module.memory.ids"].numpy()), np.flatnonzero(records.in_memory)):
+        raise ValueError("its records are not those of its memory")
+
+
+def _list_of(*kinds: type) -> Check:
+    return lambda value: isinstance(value, list) and all(_is(one, kinds) for one in value)
+
+
+def _one(*kinds: type) -> Check:
+    return lambda value: _is(value, kinds)
+
+
+def _is(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+FACTS: dict[str, Check] = {
+    "names": _list_of(str),
+    "known": _list_of(str),
+    "shape": _list_of(int),
+    "feature_names": _list_of(str),
+    "mean": _list_of(float, int),
+    "std": _list_of(float, int),
+    "given": _one(dict),
+    "chosen": _list_of(dict),
+    "config": _one(dict),
+    "kind": lambda value: value in ("images", "features"),
+    "capacity": _one(int),
+    "min_class_samples": _one(int),
+    "updates": _one(int),
+    "temperature": _one(float, int),
+    "far": _one(float, int),
+}
+"""What model.json holds beside `files`, and of which kind that is."""
+
+
+@contextmanager
+def working_on(folder: Path, *, new: bool = False) -> Iterator[None]:
+    """Fits and updates of one model wait for each other, so that none is lost, and find out first whether the folder
+    can be written. A `new` model's folder is made, and removed where it stays empty."""
+    if not new and not (folder / "model.json").exists():
+        yield  # it is no model, which those who load it are told
+        return
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    with ExitStack() as stack:
+        stack.callback(_remove_empty, missing)
+        try:
+            _enter(folder, stack)
+        except OSError as error:
+            way_out = "Choose another --out." if new else "Update a copy of the model."
+            raise RunError(f"cannot write {error.filename or folder}: {error.strerror or error}. {way_out}") from None
+        stack.callback(remove, folder / OWNER)
+        check_writable(folder)
+        yield
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it holds something, or was not made
+            folder.rmdir()
+
+
+def _enter(folder: Path, stack: ExitStack) -> None:
+    """Makes the folder and locks it; again where whom this process waited for has removed it, since it was empty."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _tell_of_another(folder)
+            stack.enter_context(one_at_a_time(folder / LOCK))
+            return
+        except FileNotFoundError:
+            continue
+
+
+def _tell_of_another(folder: Path) -> None:
+    """Says whom this process has to wait for."""
+    try:
+        lock(folder / LOCK, wait=False).release()
+    except BlockingIOError:
+        tell(f"{folder}: {owner_of(folder)} is working on this model; waiting.")
+
+
+def clear_pending(folder: Path) -> None:
+    """Removes the checkpoints of a fit or update that is done."""
+    clear(folder / PENDING)
 
 
 def _newest(folder: Path) -> int:
     """-> the highest number of a file there, of a model or left over; 0 where there is none."""
-    numbers = (path.stem.partition("-")[2] for path in folder.glob("*-*") if _ours(path))
-    return max((int(number) for number in numbers if number.isdigit()), default=0)
-
-
-def _ours(path: Path) -> bool:
-    kind, _, rest = path.name.partition("-")
-    return kind in ENDINGS and rest.endswith(f".{ENDINGS[kind]}")
+    names = (OURS.fullmatch(path.name) for path in folder.glob("*-*"))
+    return max((int(name[2]) for name in names if name), default=0)
 
 
 def _leftover(folder: Path) -> bool:
     """Are there only files that an interrupted first save has left?"""
-    return all(_ours(path) or path.name.startswith(".") for path in folder.iterdir())
+    return all(OURS.fullmatch(path.name) or path.name.startswith(".") for path in folder.iterdir())
 
 
 def records_table(records: Records, names: tuple[str, ...]) -> Any:

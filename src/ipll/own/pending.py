@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ipll.config import Config
 from ipll.data.stream import Task
-from ipll.engine.checkpoint import load_latest, save
+from ipll.engine.checkpoint import clear, load_latest, save
 from ipll.learner import Learner, Position
 from ipll.own.records import Records
 
@@ -40,12 +39,11 @@ class Pending:
         return replace(records, **columns), Position(*found.meta["position"])
 
     def keep(self, learner: Learner, records: Records, position: Position) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         columns = {f"records.{name}": torch.from_numpy(getattr(records, name)) for name in COLUMNS}
         save(self.folder, learner.tensors() | columns, {"key": self.key, "position": position})
 
     def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        clear(self.folder)
 
 
 def key_of(config: Config, tensors: Mapping[str, Tensor], task: Task, records: Records) -> str:

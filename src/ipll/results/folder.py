@@ -1,34 +1,68 @@
 """The run folder: what a run leaves behind, and how two processes keep out of each other's way.
 
-config.toml, environment.json and stream.npz are written first; metrics.jsonl grows; checkpoint/ holds the last two
-checkpoints; result.json is written last, at once: where it is, the run is done.
+stream.npz and environment.json are written first, then manifest.json, which is sealed and vouches for stream.npz and
+config.toml, and config.toml last: where it is, there is a run. metrics.jsonl grows; checkpoint/ holds the last two
+checkpoints; result.json, sealed, is written last of all, at once: where it is, the run is done.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+from filelock import BaseFileLock
 
-from ipll.config import Config
+from ipll.config import Config, to_toml
 from ipll.data.stream import Stream
 from ipll.engine import checkpoint
-from ipll.engine.files import lock, write_atomically, write_json, write_text
-from ipll.errors import RunError
+from ipll.engine.files import (
+    OWNER,
+    append_to,
+    check_writable,
+    open_ours,
+    read_ours,
+    remove,
+    remove_leftovers,
+    sha256_of,
+    write_atomically,
+    write_json,
+    write_text,
+)
+from ipll.engine.locks import lock, owner_of
+from ipll.engine.sealed import check_digest, read_sealed, write_sealed
+from ipll.errors import DataError, DiskError, RunError
+
+MANIFEST = "manifest.json"
+GUARDED = ("stream.npz", "config.toml")  # what the manifest vouches for
+LOCKED = ("result.json", "config.toml", MANIFEST, "metrics.jsonl", "gallery.npz", "stream.npz")
 
 
 class RunFolder:
-    """A folder locked by this process. The lock goes with the process, however it ends."""
+    """A folder locked by this process. The lock goes with the process, however it ends.
+
+    `notes` are for the user: what was damaged and could be done without.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.notes: list[str] = []
         self._lock = _lock(path)
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
+        try:
+            remove_leftovers(path, (*LOCKED, "environment.json", OWNER).__contains__)
+            with self._disk():
+                check_writable(path)
+        except DataError:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool = False) -> RunFolder:
@@ -39,9 +73,13 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"cannot make the folder {path}: {error.strerror}. Choose another --out.") from None
         folder = cls(path)
-        for name in ("result.json", "config.toml", "metrics.jsonl", "gallery.npz", "report.html", "stream.npz"):
-            (path / name).unlink(missing_ok=True)
-        shutil.rmtree(path / "checkpoint", ignore_errors=True)
+        try:
+            for name in (*LOCKED, "report.html"):
+                remove(path / name)
+            checkpoint.clear(path / "checkpoint")
+        except DataError:
+            folder.close()
+            raise
         return folder
 
     @classmethod
@@ -49,30 +87,44 @@ class RunFolder:
         """The folder of a run that was stopped."""
         if not (path / "config.toml").exists():
             raise RunError(f"{path}: there is no run here (no config.toml). Start one: ipll run PRESET --out {path}")
+        check_whole(path)
         return cls(path)
 
-    def begin(self, config: Config, environment: dict[str, Any], stream: Stream, facts: dict[str, Any]) -> None:
-        write_json(self.path / "facts.json", facts)
-        stream.save(self.path / "stream.npz")
-        write_json(self.path / "environment.json", environment)
-        write_atomically(self.path / "config.toml", config.save)
+    def begin(
+        self,
+        config: Config,
+        environment: dict[str, Any],
+        stream: Stream,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Writes what the run is resumed from. `facts` are the caller's, ready for JSON, and sealed."""
+        text = to_toml(config.to_table())
+        with self._disk():
+            stream.save(self.path / "stream.npz")
+            write_json(self.path / "environment.json", environment)
+            digests = (sha256_of(self.path / "stream.npz"), hashlib.sha256(text.encode()).hexdigest())
+            manifest = {"files": dict(zip(GUARDED, digests, strict=True)), "facts": dict(facts)}
+            write_sealed(self.path / MANIFEST, manifest)
+            write_text(self.path / "config.toml", text)
 
     def facts(self) -> dict[str, Any]:
-        """-> what the run was begun with; {} where an older version began it."""
-        try:
-            facts: dict[str, Any] = json.loads((self.path / "facts.json").read_text(encoding="utf-8"))
-            return facts
-        except FileNotFoundError:
-            return {}
+        """-> what the caller of `begin` gave; nothing of a run of an older version."""
+        facts: dict[str, Any] = _manifest(self.path)["facts"]
+        return facts
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        if self._writing and self._writing.done():
+            self.settle()  # tells at once what the disk refused
+        file = self.path / "metrics.jsonl"
+        try:
+            with append_to(file) as metrics:
+                metrics.write((json.dumps(record, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            raise self._refused(file, error.strerror or str(error)) from error
 
     def save_checkpoint(self, tensors: dict[str, Any], meta: dict[str, Any]) -> None:
         """Copies it now and writes it while the caller goes on; the last one must be on the disk by then."""
-        lines = _lines(self.path / "metrics.jsonl")
-        copied = checkpoint.copy(tensors, meta | {"metrics_lines": len(lines)})
+        copied = checkpoint.copy(tensors, meta | {"metrics_lines": len(metrics_lines(self.path))})
         self.settle()
         self._writing = self._writer.submit(checkpoint.write, self.path / "checkpoint", copied)
 
@@ -80,26 +132,45 @@ class RunFolder:
         """Waits until the last checkpoint is on the disk, and says what the disk refused."""
         writing, self._writing = self._writing, None
         if writing:
-            writing.result()
+            with self._disk():
+                writing.result()
 
     def load_checkpoint(self) -> checkpoint.Checkpoint | None:
         """The newest whole checkpoint; metrics written after it are cut, since those steps will be done again."""
-        found = checkpoint.load_latest(self.path / "checkpoint")
-        metrics = self.path / "metrics.jsonl"
-        kept = _lines(metrics)[: found.meta["metrics_lines"] if found else 0]
-        write_text(metrics, "".join(kept))
+        found, passed = checkpoint.look(self.path / "checkpoint")
+        self.notes += passed
+        kept = metrics_lines(self.path)[: found.meta["metrics_lines"] if found else 0]
+        with self._disk():
+            write_atomically(self.path / "metrics.jsonl", lambda temporary: temporary.write_bytes(b"".join(kept)))
         return found
 
     def save_gallery(self, gallery: list[dict[str, Any]], images: Any) -> None:
-        write_atomically(self.path / "gallery.npz", lambda temporary: _save_gallery(temporary, gallery, images))
+        with self._disk():
+            write_atomically(self.path / "gallery.npz", lambda temporary: _save_gallery(temporary, gallery, images))
 
     def finish(self, result: dict[str, Any]) -> None:
         self.settle()
-        write_json(self.path / "result.json", result)
+        with self._disk():
+            write_sealed(self.path / "result.json", result)
 
     def close(self) -> None:
         self._writer.shutdown()
-        self._lock.close()
+        with suppress(DataError):  # a disk that became read-only
+            remove(self.path / OWNER)
+        self._lock.release()
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Says how to go on where the disk refuses."""
+        try:
+            yield
+        except DiskError as error:
+            raise self._refused(error.path, error.reason) from error
+
+    def _refused(self, file: Path, reason: str) -> DiskError:
+        begun = (self.path / "config.toml").exists()
+        again = f"then: ipll resume {self.path}" if begun else "then run it again, or choose another --out"
+        return DiskError(file, reason, f"Make room, or make {self.path} writable, {again}.")
 
 
 def check_free(path: Path, *, overwrite: bool = False) -> None:
@@ -125,17 +196,54 @@ def read_result(path: Path) -> dict[str, Any]:
         remedy = f"Finish it with: ipll resume {path}" if unfinished else "Name the folder of a run."
         raise RunError(f"{path}: there is no result.json here. {remedy}")
     try:
-        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return read_sealed(file)
     except ValueError as error:
-        raise RunError(f"{file}: damaged ({error}). Run it again with --overwrite.") from None
-    return result
+        raise RunError(f"{file}: damaged: it {error}. Run it again with --overwrite.") from None
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read: {error.strerror or error}.") from None
 
 
-def _lines(path: Path) -> list[str]:
-    """The whole lines of a file; a last one without its end was cut short."""
-    if not path.exists():
+def check_whole(path: Path) -> None:
+    """Raises a RunError unless the run's configuration and stream are those that it was begun with. Of a run of an
+    older version, which has no manifest, only that they are files."""
+    guarded = _manifest(path)["files"]
+    for name in GUARDED:
+        file = path / name
+        try:
+            check_digest(file, guarded[name]) if guarded else open_ours(file).close()
+        except (ValueError, KeyError) as error:
+            raise RunError(f"{file}: damaged ({error}). Start again with --overwrite.") from None
+        except OSError as error:
+            raise RunError(
+                f"{file}: cannot be read: {error.strerror or error}. Without it, start again with --overwrite."
+            ) from None
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """-> `files` and `facts` of a run; both empty for one of an older version."""
+    file = path / MANIFEST
+    try:
+        found = read_sealed(file)
+        if not (isinstance(found.get("files"), dict) and isinstance(found.get("facts"), dict)):
+            raise ValueError("is no manifest")
+        return found
+    except FileNotFoundError:
+        return {"files": {}, "facts": {}}
+    except ValueError as error:
+        raise RunError(f"{file}: damaged: it {error}. Start again with --overwrite.") from None
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read: {error.strerror or error}. Start again with --overwrite.") from None
+
+
+def metrics_lines(path: Path) -> list[bytes]:
+    """-> the whole lines of a run's metrics.jsonl; a last one without its end was cut short."""
+    file = path / "metrics.jsonl"
+    try:
+        return [line for line in read_ours(file).splitlines(keepends=True) if line.endswith(b"\n")]
+    except FileNotFoundError:
         return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read: {error.strerror or error}.") from None
 
 
 def _save_gallery(path: Path, gallery: list[dict[str, Any]], images: Any) -> None:
@@ -143,10 +251,14 @@ def _save_gallery(path: Path, gallery: list[dict[str, Any]], images: Any) -> Non
         np.savez_compressed(file, images=images, samples=np.array(json.dumps(gallery)))
 
 
-def _lock(path: Path) -> IO[str]:
-    file = path / ".lock"
+def _lock(path: Path) -> BaseFileLock:
     try:
-        return lock(file, wait=False)
+        return lock(path / ".lock", wait=False)
     except BlockingIOError:
-        owner = file.read_text(encoding="utf-8") or "another process"
-        raise RunError(f"{path}: {owner} is working on this run. Wait for it, or choose another --out.") from None
+        raise RunError(
+            f"{path}: {owner_of(path)} is working on this run. Wait for it, or choose another --out."
+        ) from None
+    except OSError as error:
+        raise RunError(
+            f"cannot lock {path / '.lock'}: {error.strerror or error}. If the disk is read-only, work on a copy."
+        ) from None

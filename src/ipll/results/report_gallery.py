@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from ipll.engine.files import parse_json
+from ipll.engine.npz import read_npz
 from ipll.errors import RunError
 from ipll.results.report_data import Run
 
@@ -70,8 +70,8 @@ def collect(runs: Sequence[Run]) -> Gallery:
 def _read(path: Path, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.uint8], list[dict[str, Any]]]:
     """-> images [n, channels, height, width] and what is known of each."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            images, samples = file["images"], json.loads(str(file["samples"]))
+        arrays = read_npz(path, ("images", "samples"))
+        images, samples = arrays["images"], parse_json(str(arrays["samples"]))
         if images.ndim != 4 or len(images) != len(samples):
             raise ValueError("images and samples do not match")
         classes, tasks = len(result["class_names"]), len(result["accuracy_per_task"])
@@ -83,7 +83,7 @@ def _read(path: Path, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.uint8],
                 raise ValueError("a sample that makes no sense")
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: damaged ({error}). Its samples are left out.") from None
     return images, samples
 

@@ -7,14 +7,16 @@ an epoch of the whole run, counted from 1 over all tasks and phases.
 from __future__ import annotations
 
 import importlib.util
-import json
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ipll.config import TrainConfig
-from ipll.errors import ConfigError
+from ipll.engine.files import check_folder, make_folder, parse_json, remove_files
+from ipll.errors import ConfigError, DiskError, RunError
 from ipll.results.conditions import accuracy_word
+from ipll.results.folder import metrics_lines
 from ipll.results.schema import CURVES
 
 PLACE = "tensorboard"
@@ -28,9 +30,16 @@ def check_tensorboard() -> None:
 
 def prepare(folder: Path, *, wanted: bool) -> None:
     """For a new run: removes the events of one that lay here before, and says whether this one writes some."""
-    shutil.rmtree(folder / PLACE, ignore_errors=True)
+    place = folder / PLACE
+    check_folder(place)
+    remove_files(place, lambda name: name.startswith("events.out.tfevents."))
     if wanted:
-        (folder / PLACE).mkdir()
+        make_folder(place)
+    elif place.is_dir():
+        try:
+            place.rmdir()
+        except OSError as error:
+            raise RunError(f"cannot remove {place}: {error.strerror}. Remove it yourself.") from None
 
 
 class Events:
@@ -41,14 +50,16 @@ class Events:
         from torch.utils.tensorboard import SummaryWriter  # takes a second, so only where it is wanted
 
         self.train, self.epochs, self.accuracy = train, 0, accuracy_word(scored)
-        file = folder / "metrics.jsonl"
-        done = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-        last = sum(record["kind"] == "epoch" for record in done)
-        self.writer: Any = SummaryWriter(str(folder / PLACE), purge_step=last)
-        for record in done:
-            self.epochs += record["kind"] == "epoch"
-            if self.epochs == last:  # withdrawn too: an epoch that ends a task shares its step with the task
-                self._write(record)
+        self.place = folder / PLACE
+        check_folder(self.place)
+        with self._disk(), _readable(folder):
+            done = [parse_json(line) for line in metrics_lines(folder)]
+            last = sum(record["kind"] == "epoch" for record in done)
+            self.writer: Any = SummaryWriter(str(self.place), purge_step=last)
+            for record in done:
+                self.epochs += record["kind"] == "epoch"
+                if self.epochs == last:  # withdrawn too: an epoch that ends a task shares its step with the task
+                    self._write(record)
 
     @classmethod
     def of(cls, folder: Path, train: TrainConfig, scored: str) -> Events | None:
@@ -57,8 +68,9 @@ class Events:
 
     def add(self, record: dict[str, Any]) -> None:
         self.epochs += record["kind"] == "epoch"
-        self._write(record)
-        self.writer.flush()  # a killed run loses none of the epochs that its checkpoint holds
+        with self._disk():
+            self._write(record)
+            self.writer.flush()  # a killed run loses none of the epochs that its checkpoint holds
 
     def _write(self, record: dict[str, Any]) -> None:
         if record["kind"] == "epoch":
@@ -71,4 +83,25 @@ class Events:
                 self.writer.add_scalar(name, value, self.epochs)
 
     def close(self) -> None:
-        self.writer.close()
+        with self._disk():
+            self.writer.close()
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Says what to do where the disk refuses."""
+        try:
+            yield
+        except OSError as error:
+            way_out = f"Make room, then: ipll resume {self.place.parent}."
+            raise DiskError(self.place, error.strerror or str(error), way_out) from error
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Names the metrics where they are damaged."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{folder / 'metrics.jsonl'}: damaged ({error}). Remove {folder / PLACE} to go on without its curves."
+        ) from None

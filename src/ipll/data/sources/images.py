@@ -14,7 +14,7 @@ from ipll.data.download import extract, fetch
 from ipll.data.pictures import Images, folders
 from ipll.data.prepare import Listing, cache_root, prepare
 from ipll.data.source import Source, SourceLoader
-from ipll.engine.files import one_at_a_time
+from ipll.engine.locks import one_at_a_time
 from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 from ipll.messages import tell
