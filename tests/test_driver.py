@@ -74,14 +74,15 @@ def test_ctrl_c_while_a_task_ends(
     assert process.stderr
     assert process.stderr.readline().strip() == ASKED
     assert time.monotonic() - asked < 0.5
-    assert process.stderr.readline().strip() == "Stopped. Resume with: ipll resume run"
+    again = f"ipll resume run --plugin {tmp_path / 'slow.py'}"
+    assert process.stderr.readline().strip() == f"Stopped. Resume with: {again}"
     assert time.monotonic() - asked < 2
     assert process.wait(timeout=60) == 130
     process.communicate()
     newest = tmp_path / "run" / "checkpoint" / f"{numbers(tmp_path / 'run' / 'checkpoint')[-1]:06d}.json"
     assert json.loads(newest.read_text())["meta"]["position"] == [0, 0, 2, 0]
     (tmp_path / "slow").unlink()
-    assert cli("resume", "run").status == 0
+    assert cli("resume", "run", "--plugin", "slow.py").status == 0
     ipll.run("digits", "pgdr/random-memory", out=tmp_path / "whole", **settings)
     found, expected = outcome(tmp_path / "run"), outcome(tmp_path / "whole")
     assert found["metrics"] == expected["metrics"]

@@ -212,12 +212,12 @@ def npy(shape: tuple[int, ...], kind: str = "|u1", data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (npy((1 << 42,)), "claims to be larger"),
-        (npy((1 << 31, 1 << 31, 1 << 31), "<f8"), "claims to be larger"),
+        (npy((1 << 42,)), "bytes of values, but there are"),
+        (npy((1 << 31, 1 << 31, 1 << 31), "<f8"), "bytes of values, but there are"),
         (npy((1,), "|O", b"cos\nsystem\n"), "is a pickle"),
         (b"cos\nsystem\n(S'true'\ntR.", "magic string"),
-        (npy((-5,)), "negative|shape|larger"),
-        (b"\x93NUMPY\x09\x00", "no known version"),
+        (npy((-5,)), "damaged header|bytes of values"),
+        (b"\x93NUMPY\x09\x00", "damaged header"),
     ],
 )
 def test_an_archive_that_lies(tmp_path: Path, content: bytes, says: str) -> None:

@@ -195,7 +195,7 @@ def test_the_state_of_a_stranger_s_campaign(tmp_path: Path, content: str) -> Non
     (tmp_path / "error.json").unlink()
     (tmp_path / "result.json").unlink()
     os.mkfifo(tmp_path / "result.json")
-    assert "named pipe" in read_status(tmp_path).damage
+    assert "no regular file" in read_status(tmp_path).damage
 
 
 @pytest.mark.parametrize("plugins", ['plugins = ["a"]', "plugins = 3", "[plugins]\na = [1]"])

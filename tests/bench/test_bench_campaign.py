@@ -227,9 +227,9 @@ def test_a_damaged_result_is_set_aside(
     (folder / "seed0" / "result.json.corrupt-1").write_text("an older one")
     status, text, err = main(*words, "--dry-run")
     assert status == 0
-    assert f"{folder / 'seed0' / 'result.json'}: is cut short or damaged" in err
-    assert f"{folder / 'seed1' / 'result.json'}: is not text" in err
-    assert f"{folder / 'seed2' / 'result.json'}: is not a table of fields" in err
+    assert f"{folder / 'seed0' / 'result.json'}: damaged: it is cut short or damaged" in err
+    assert f"{folder / 'seed1' / 'result.json'}: damaged: it is not text" in err
+    assert f"{folder / 'seed2' / 'result.json'}: damaged: it is not a table of fields" in err
     assert "3 open" in text
     assert (folder / "seed2" / "result.json").read_bytes() == b"[]"  # --dry-run changes nothing
     monkeypatch.setattr(campaign.Options, "start", lambda *_: Dying())

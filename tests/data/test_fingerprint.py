@@ -85,7 +85,7 @@ def test_resume_refuses_other_data(stopped_there: Path, tmp_path: Path, snapshot
 
 
 def test_a_run_of_an_older_version_is_resumed_as_before(stopped_there: Path, tmp_path: Path) -> None:
-    (stopped_there / "facts.json").unlink()
+    (stopped_there / "manifest.json").unlink()
     ipll.resume(stopped_there, data_root=tmp_path / "data")
 
 

@@ -205,7 +205,7 @@ def test_other_views_are_drawn_as_without_it(live: Live) -> None:
 
 
 BRIEF = {"stream.tasks": 2, "train.steps_per_epoch": 6}
-METHODS = ["pgdr", "pico+wa", "papi+pgdr", "proden+bic", "pico+ancl", "terial", "pico+c-flat", "pgdr/boosted"]
+METHODS = ["pgdr", "pico+wa", "papi+pgdr", "proden+bic", "pico+ancl", "terial", "pico+c-flat"]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -213,8 +213,9 @@ def test_any_method_keeps_its_contract_with_it(name: str) -> None:
     check_method(name, augment__cutmix=1.0, **BRIEF)
 
 
-def test_er_ace_keeps_its_contract_with_it() -> None:
-    check_method("pico+er-ace", augment__cutmix=1.0, stream__tasks=2)  # its head learns too little in so few steps
+@pytest.mark.parametrize("name", ["pico+er-ace", "pgdr/boosted"])
+def test_a_cosine_head_keeps_its_contract_with_it(name: str) -> None:
+    check_method(name, augment__cutmix=1.0, stream__tasks=2)  # it learns too little in so few steps
 
 
 def test_it_is_for_images_only() -> None:

@@ -24,10 +24,7 @@ class Result(Mapping[str, Any]):
         """-> the result of a finished run; a RunError names the file and the field that cannot be used. Measures that
         an earlier version did not take are None."""
         folder = Path(folder)
-        try:
-            values = read_result(folder)
-        except OSError as error:
-            raise RunError(f"{folder / 'result.json'}: cannot be read ({error.strerror}).") from None
+        values = read_result(folder)
         if wrong := schema.problem(values):
             raise RunError(f"{folder / 'result.json'}: {wrong}. Run it again with --overwrite.")
         tasks = len(values["accuracy_per_task"])
