@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from PIL import Image
 
 import ipll.cli
 from ipll.learner import Learner, Position
+from ipll.own.arrays import from_arrays
 from ipll.own.model import Model
 
 HANG = 60.0  # seconds without an end
@@ -105,6 +107,16 @@ def _kill_at(step: int) -> None:
     Learner.fit = dying  # type: ignore[assignment,method-assign]
 
 
+def _warm_up() -> None:
+    """Imports here what children would each import again: forked, they have it."""
+    settings = {key: json.loads(value) for key, value in (text.split("=") for text in TINY)}
+    ipll.run("digits", device="cpu", **settings)
+    samples = from_arrays(np.random.default_rng(0).normal(size=(20, 2)), [[str(i % 2)] for i in range(20)])
+    Model.fit(samples, device="cpu", settings={"train.epochs": 1})
+    for module in ("pyarrow.parquet", "pyarrow.csv", "ipll.own.audit_page", "ipll.own.folder", "ipll.own.votes"):
+        importlib.import_module(module)
+
+
 # What is prepared once
 
 
@@ -113,6 +125,7 @@ class Folders:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        _warm_up()
         rng = np.random.default_rng(0)
         self.names = ("robin", "crow", "wren", "tit")
         self.tables = [self._table(f"part{k}.csv", rng, k) for k in range(2)]
@@ -163,6 +176,8 @@ class Folders:
         rows = ["sample,annotator,label"]
         rows += [f"0-{i},ann{j},{self.names[int(rng.integers(4))]}" for i in range(60) for j in range(2)]
         (self.home / "votes.csv").write_text("\n".join(rows) + "\n")
+        table = [line.split(",") for line in self.tables[0].read_text().splitlines()]
+        (self.home / "samples.csv").write_text("".join(",".join([i, *x]) + "\n" for i, _, *x in table))
 
     def _images(self, rng: np.random.Generator) -> None:
         for split in ("train", "test"):

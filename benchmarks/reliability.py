@@ -101,12 +101,16 @@ def mutant_of_a_users_file(folders: Folders, where: Path, rng: random.Random) ->
     name, words = rng.choice(
         [
             ("part0.csv", ["fit", "part0.csv", "--set", "train.epochs=1", "--out", "model", "--device", "cpu"]),
-            ("votes.csv", ["fit", "part0.csv", "--votes", "votes.csv", "--set", "train.epochs=1", "--out", "model"]),
+            ("votes.csv", ["fit", "samples.csv", "--votes", "votes.csv", "--set", "train.epochs=1", "--out", "model"]),
             ("config.toml", ["run", "digits", "--config", "config.toml", "--out", "run", "--device", "cpu"]),
-            ("photos", ["stream", "cub200", "--set", "data.source=folder", "--data-root", "photos"]),
+            (
+                "photos",
+                ["stream", "cub200", "--set", "data.source=folder", "--set", "stream.tasks=2", "--data-root", "photos"],
+            ),
         ]
     )
     shutil.copy(folders.tables[0], where)
+    shutil.copy(folders.home / "samples.csv", where)
     if name == "config.toml":
         shutil.copy(folders.home / "finished" / "config.toml", where)
     elif name == "photos":
@@ -176,7 +180,7 @@ def killed(folders: Folders, where: Path, rng: random.Random) -> Trial:
     first, again, right = _work(kind, folders, where)
     for attempt in range(8):
         words = again if attempt and again and (where / "run" / "config.toml").exists() else first
-        ended = call(words, where, kill_after=rng.uniform(0.05, 2.5))
+        ended = call(words, where, kill_after=rng.uniform(0.02, 6.0 if kind == "bench" else 0.7))
         if ended.status >= 0:
             break
     else:

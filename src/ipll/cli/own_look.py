@@ -130,5 +130,5 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     show_choices(model)
     for line in kept_lines(model, folder):
         say(line)
-    for path in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         say(f"  {path.name}: {path.stat().st_size:,} bytes")
