@@ -166,9 +166,6 @@ class Config:
         plugins = tuple(_plugins(values).items())
         return cls(parts=parts, plugins=plugins, **headings, **sections)  # type: ignore[arg-type]
 
-    def save(self, path: Path) -> None:
-        path.write_text(to_toml(self.to_table()), encoding="utf-8")
-
     @classmethod
     def load(cls, path: Path) -> Config:
         """Reads a run's configuration; the plugins that it was begun with must be loaded."""

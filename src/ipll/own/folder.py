@@ -11,7 +11,7 @@ be written is the model that was there before. Nothing is ever unpickled.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -32,13 +32,13 @@ from ipll.engine.locks import lock, one_at_a_time, owner_of
 from ipll.engine.sealed import Newer, check_digest, read_sealed, write_sealed
 from ipll.errors import DataError, DiskError, RunError
 from ipll.messages import tell
+from ipll.own.facts import check_facts
 from ipll.own.records import Records
 
 STATE, RECORDS = "state", "records"
 ENDINGS = {STATE: "safetensors", RECORDS: "parquet"}
 OURS = re.compile(r"(state|records)-([0-9]{6,})\.(safetensors|parquet)")
 LOCK, PENDING = ".lock", ".pending"  # of whoever fits or updates; checkpoints of that, until it is done
-Check = Callable[[Any], bool]
 
 
 def write_folder(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, Tensor], records: Records) -> None:
@@ -74,8 +74,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
         paths = {kind: folder / _plain_name(facts["files"][kind]["name"]) for kind in ENDINGS}
         for kind, path in paths.items():
             check_digest(path, facts["files"][kind]["sha256"])
-        if wrong := next((name for name, good in FACTS.items() if not good(facts[name])), None):
-            raise ValueError(f"'{wrong}' in model.json is not what it should be")
+        check_facts(facts)
         tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
         _check_match(tensors, records, len(facts["names"]))
         return facts, tensors, records
@@ -110,38 +109,6 @@ def _check_match(tensors: Mapping[str, Tensor], records: Records, classes: int) 
         raise ValueError("its tensors are not those of the classes in model.json")
     if not np.array_equal(np.sort(tensors["module.memory.ids"].numpy()), np.flatnonzero(records.in_memory)):
         raise ValueError("its records are not those of its memory")
-
-
-def _list_of(*kinds: type) -> Check:
-    return lambda value: isinstance(value, list) and all(_is(one, kinds) for one in value)
-
-
-def _one(*kinds: type) -> Check:
-    return lambda value: _is(value, kinds)
-
-
-def _is(value: object, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
-FACTS: dict[str, Check] = {
-    "names": _list_of(str),
-    "known": _list_of(str),
-    "shape": _list_of(int),
-    "feature_names": _list_of(str),
-    "mean": _list_of(float, int),
-    "std": _list_of(float, int),
-    "given": _one(dict),
-    "chosen": _list_of(dict),
-    "config": _one(dict),
-    "kind": lambda value: value in ("images", "features"),
-    "capacity": _one(int),
-    "min_class_samples": _one(int),
-    "updates": _one(int),
-    "temperature": _one(float, int),
-    "far": _one(float, int),
-}
-"""What model.json holds beside `files`, and of which kind that is."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ipll.engine.state import LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
-from ipll.own.facts import check_facts, check_folder
+from ipll.own.facts import check_folder
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
@@ -229,7 +229,6 @@ class Model:
         check_folder(Path(path))
         try:
             facts, tensors, records = read_folder(Path(path))
-            check_facts(facts)
             check_plugins(facts["config"])
             known = set(facts["known"])
             values: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}

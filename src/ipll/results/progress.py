@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ipll.config import Config
 from ipll.data.stream import Stream
 from ipll.learner import Position
-from ipll.messages import tell
+from ipll.messages import cell, tell
 from ipll.results.conditions import accuracy_word
 
 QUIET = 60  # seconds without a line, where there is no bar
@@ -108,7 +108,7 @@ class LiveProgress(Listener):
         self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
         self.start, self.started = plan.share(position), time.monotonic()
         self.spoken = self.started
-        self.id = self.bar.add_task(plan.title, total=1.0, left="")
+        self.id = self.bar.add_task(cell(plan.title), total=1.0, left="")
         self.bar.start()
 
     def step(self, position: Position, steps: int, phases: int) -> None:
@@ -126,7 +126,7 @@ class LiveProgress(Listener):
         self.bar.update(
             self.id,
             completed=done,
-            description=words + accuracy + self.state,
+            description=cell(words + accuracy + self.state),
             left=f"{int(left) // 60}:{int(left) % 60:02d} left",
         )
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from ipll.results.conditions import TEST, VALIDATION
 
+PERCENTS = ("average_incremental_accuracy", "last_accuracy")
 NUMBERS = (
-    "average_incremental_accuracy", "last_accuracy", "forgetting", "seconds_per_epoch", "samples_per_second",
-    "peak_memory_bytes", "wall_seconds", "seed", "epochs",
+    "forgetting", "seconds_per_epoch", "samples_per_second", "peak_memory_bytes", "wall_seconds", "seed", "epochs",
 )  # fmt: skip
 STREAM = {"q": float, "blurry": float, "candidates": str, "flip_scope": str}
 
@@ -92,12 +92,13 @@ def problem(result: Any) -> str | None:
 
 
 def _required(tasks: int) -> dict[str, Check]:
-    percents = _list_of(_number_or_none, tasks)
+    percents = _list_of(_percent_or_none, tasks)
     return {
-        "accuracy_per_task": _list_of(_number, tasks),
+        "accuracy_per_task": _list_of(_percent, tasks),
         **{per_task(name): percents for name in MEASURES if name not in (*LATER, "accuracy")},
         "seen_classes_per_task": _list_of(_count, tasks),
         **dict.fromkeys(NUMBERS, _number),
+        **dict.fromkeys(PERCENTS, _percent),
         "accuracy_matrix": _list_of(percents, tasks),
         "class_names": _list_of(_text),
         "method": _text,
@@ -111,7 +112,7 @@ def _required(tasks: int) -> dict[str, Check]:
 def _optional(tasks: int) -> dict[str, Check]:
     """Fields that files of earlier versions lack."""
     return {
-        **{per_task(name): _list_of(_number_or_none, tasks) for name in LATER},
+        **{per_task(name): _list_of(_percent_or_none, tasks) for name in LATER},
         "later_epochs": _count,
         "scored_on": lambda value: value in (TEST, VALIDATION),
     }
@@ -142,8 +143,12 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _number_or_none(value: Any) -> bool:
-    return value is None or _number(value)
+def _percent(value: Any) -> bool:
+    return _number(value) and 0 <= value <= 100
+
+
+def _percent_or_none(value: Any) -> bool:
+    return value is None or _percent(value)
 
 
 def _count(value: Any) -> bool:
