@@ -187,8 +187,8 @@ def killed(folders: Folders, where: Path, rng: random.Random) -> Trial:
         words = again if again and (where / "run" / "config.toml").exists() else first
         ended = call(words, where)
     outcome, note = judged(ended, right)
-    if outcome == "refused":  # there was nothing to refuse
-        outcome, note = "wrong", ended.text[-800:]
+    if outcome == "refused":  # there was nothing to refuse, unless it was killed after its work was done
+        outcome, note = ("same", "") if right() else ("wrong", ended.text[-800:])
     left = [path.name for path in where.rglob("*.tmp")]
     return Trial(f"kill {kind}", f"{attempt + 1} times", outcome, note or " ".join(left))
 
