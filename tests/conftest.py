@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from rich.console import Console
 
 import ipll
 from ipll import cli as command_line
+from ipll import plugins
 from ipll.learner import Position
 from ipll.results.progress import Silent
 
@@ -67,6 +68,22 @@ def _interruptible() -> None:
 def _one_thread() -> None:
     """Small tensors gain nothing from more, and processes of other tests are busy too."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def forget() -> Iterator[Callable[[], None]]:
+    """Whatever plugins a test loads into this process are gone when it ends, or when it asks for that."""
+    before = [dict(registry.members) for registry in plugins.REGISTRIES]
+
+    def restore() -> None:
+        for registry, members in zip(plugins.REGISTRIES, before, strict=True):
+            registry.members.clear()
+            registry.members.update(members)
+        plugins._files.clear()
+        plugins._load_installed.cache_clear()
+
+    yield restore
+    restore()
 
 
 @pytest.fixture(scope="session")

@@ -10,19 +10,18 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ipll
-from ipll import plugins
 from ipll.component import FAMILIES
 from ipll.config import resolve
 from ipll.errors import ConfigError
 from ipll.method import method_table
-from ipll.plugins import REGISTRIES, load_plugins, loaded_files
+from ipll.plugins import load_plugins, loaded_files
 
 SMALL = """
 from ipll.component import FAMILIES, Component
@@ -38,20 +37,9 @@ register_method("proden+mine", {"retention": "mine"}, base="proden+wa", doc="PRO
 
 
 @pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Whatever a test loads is gone when it ends, or when it asks for that, as in a new process."""
+def _alone(forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a folder of its own, with the plugins of no other test."""
     monkeypatch.chdir(tmp_path)
-    before = [dict(registry.members) for registry in REGISTRIES]
-
-    def restore() -> None:
-        for registry, members in zip(REGISTRIES, before, strict=True):
-            registry.members.clear()
-            registry.members.update(members)
-        plugins._files.clear()
-        plugins._load_installed.cache_clear()
-
-    yield restore
-    restore()
 
 
 @pytest.fixture

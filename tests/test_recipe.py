@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,21 +9,17 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "recipe.py"
+from scripts import FOLDER, load_script
+
 QUICK = ["--preset", "digits", "--method", "pgdr", "--tasks", "2"]
 QUICK += [word for item in ("train.epochs=1", "train.steps_per_epoch=2", "stream.tasks=3") for word in ("--set", item)]
 
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the benchmarks are not in the source distribution")
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are not in the source distribution")
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipe_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("recipe")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -18,21 +17,16 @@ from ipll.config import Config
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from scripts import FOLDER, load_script
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "separation.py"
 SETTINGS: dict[str, Any] = {"stream.tasks": 3, "stream.blurry": 30, "stream.q": 0.3, "train.epochs": 3}
 
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the benchmarks are not in the source distribution")
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are not in the source distribution")
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("separation_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("separation")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import ipll
-from ipll import plugins
 from ipll.bench.catalogue import find_bench
 from ipll.bench.plan import Plan
 from ipll.bench.state import State, can_resume, read_status
@@ -23,7 +22,7 @@ from ipll.component import FAMILIES
 from ipll.config import resolve
 from ipll.errors import ConfigError
 from ipll.own import Model, from_arrays
-from ipll.plugins import REGISTRIES, load_plugins
+from ipll.plugins import load_plugins
 
 PLUGIN = """
 from pathlib import Path
@@ -41,19 +40,9 @@ register_method("proden+mine", {{"retention": "mine"}}, base="proden+wa", doc="P
 
 
 @pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Whatever a test loads is gone when it ends, or when it asks for that, as in a new process."""
+def _alone(forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a folder of its own, with the plugins of no other test."""
     monkeypatch.chdir(tmp_path)
-    before = [dict(registry.members) for registry in REGISTRIES]
-
-    def restore() -> None:
-        for registry, members in zip(REGISTRIES, before, strict=True):
-            registry.members.clear()
-            registry.members.update(members)
-        plugins._files.clear()
-
-    yield restore
-    restore()
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipll import plugins
 from ipll.engine.sealed import read_sealed
 from timings import TIMINGS
 
@@ -55,18 +54,3 @@ def stamps() -> Callable[[Path], dict[Path, tuple[int, int]]]:
         return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
     return take
-
-
-@pytest.fixture
-def forget() -> Iterator[Callable[[], None]]:
-    """Whatever plugins a test loads into this process are gone when it ends, or when it asks for that."""
-    before = [dict(registry.members) for registry in plugins.REGISTRIES]
-
-    def restore() -> None:
-        for registry, members in zip(plugins.REGISTRIES, before, strict=True):
-            registry.members.clear()
-            registry.members.update(members)
-        plugins._files.clear()
-
-    yield restore
-    restore()
