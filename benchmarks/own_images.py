@@ -26,14 +26,15 @@ from PIL import Image
 
 from ipll.engine.device import describe, peak_memory
 from ipll.errors import Interrupted
+from ipll.learner import Position
 from ipll.own import Model, read_table
-from ipll.own.progress import Silent
+from ipll.results.progress import Plan, Silent
 
 CLASSES = 50
 
 
 class StopsAtFirstStep(Silent):
-    def begin(self, title: str, epochs: int) -> None:
+    def begin(self, plan: Plan, position: Position) -> None:
         self.begun = clocks()
         os.kill(os.getpid(), signal.SIGINT)  # noticed after the first step
 
