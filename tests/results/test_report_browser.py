@@ -15,6 +15,7 @@ from page_checks import CONTRAST, check_structure, focus
 from pages import ATTACKS, make_run
 
 import ipll
+from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.results.report import write_report
 
 TASKS, CLASSES, RUNS = 10, 100, 20
@@ -58,7 +59,7 @@ def large(real: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def enlarge(run: Path, out: Path, method: str, seed: int) -> Path:
     """A real run's result and gallery stretched to more tasks and classes, with colour pictures that hardly shrink."""
     rng = np.random.default_rng(seed)
-    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    result: dict[str, Any] = read_sealed(run / "result.json")
     tasks = len(result["accuracy_per_task"])
     for key, values in result.items():
         if key.endswith("_per_task"):
@@ -85,7 +86,7 @@ def enlarge(run: Path, out: Path, method: str, seed: int) -> Path:
         sample["candidates"] = sorted({sample["settled"], sample["truth"], *rng.integers(0, width, 8).tolist()})
     assert tasks < TASKS
     out.mkdir()
-    (out / "result.json").write_text(json.dumps(result))
+    write_sealed(out / "result.json", result)
     images = rng.integers(0, 256, (len(samples), 3, 64, 64), dtype=np.uint8)
     np.savez_compressed(out / "gallery.npz", images=images, samples=np.array(json.dumps(samples)))
     return out
