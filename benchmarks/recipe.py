@@ -55,21 +55,16 @@ def classifiers(learner: Learner, observer: Observer) -> dict[str, float]:
     truth = torch.from_numpy(observer.test_truth[:n]).to(ctx.device)
     assert isinstance(observer.test_samples, Resident)
     samples = observer.test_samples.tensor[:n]
-    plain, mirrored = ctx.embed(samples), ctx.embed(samples.flip(-1))
-    both = tuple((a + b) / 2 for a, b in zip(plain, mirrored, strict=True))
-    found = {}
-    for name, (features, logits) in (("", plain), (" mirrored", both)):
-        logits = logits.masked_fill(~learner.network.head.born, -torch.inf).log_softmax(dim=1)
-        scores: dict[str, Tensor] = {"linear": logits}
-        scores |= {f"linear, new {shift:+}": logits + shift * ctx.new_mask for shift in SHIFTS}
-        if hasattr(ctx, "prototypes"):
-            known = ctx.prototypes.known
-            cosines = (F.normalize(features, dim=1) @ F.normalize(ctx.prototypes.mu, dim=1).T).masked_fill(~known, -9)
-            scores |= {"cosine": cosines, "euclidean": -ctx.prototypes.distances(features)}
-            scores |= {f"linear+{w}cosine": logits + w * cosines for w in COSINE_WEIGHTS}
-        for way, score in scores.items():
-            found[way + name] = 100 * float((score.argmax(dim=1) == truth).double().mean())
-    return found
+    features, logits = ctx.embed(samples)
+    logits = logits.masked_fill(~learner.network.head.born, -torch.inf).log_softmax(dim=1)
+    scores: dict[str, Tensor] = {"linear": logits}
+    scores |= {f"linear, new {shift:+}": logits + shift * ctx.new_mask for shift in SHIFTS}
+    if hasattr(ctx, "prototypes"):
+        known = ctx.prototypes.known
+        cosines = (F.normalize(features, dim=1) @ F.normalize(ctx.prototypes.mu, dim=1).T).masked_fill(~known, -9)
+        scores |= {"cosine": cosines, "euclidean": -ctx.prototypes.distances(features)}
+        scores |= {f"linear+{w}cosine": logits + w * cosines for w in COSINE_WEIGHTS}
+    return {way: 100 * float((score.argmax(dim=1) == truth).double().mean()) for way, score in scores.items()}
 
 
 def run(options: argparse.Namespace) -> None:

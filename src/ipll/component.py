@@ -119,7 +119,8 @@ class Context:
         n = len(samples)
         if self.chunk and n < self.chunk:
             samples = torch.cat([samples, samples.new_zeros(self.chunk - n, *samples.shape[1:])])
-        return self.network(self.views.plain(samples)), n
+        outputs = [self.network(look) for look in self.views.looks(samples)]
+        return Output(*(sum(parts) / len(parts) for parts in zip(*outputs, strict=True))), n
 
     def pool_features(self) -> Tensor:
         """phi of every sample of the pool [n, dim] by the trained network; one pass, shared by all who ask."""

@@ -196,3 +196,25 @@ def test_features_of_ones_own_are_refused() -> None:
     model = ipll.IncrementalClassifier(epochs=1, settings={"augment.test_size": 12})
     with pytest.raises(ConfigError, match=r"augment\.test_size=12 is for images"):
         model.fit(x, [[0, 1]] * 30 + [[1]] * 30)
+
+
+# The mirror image beside it
+
+
+def test_with_the_mirror_image_the_network_says_the_mean_of_both(live: Live) -> None:
+    learner = live.learner("pgdr", augment__test_mirror=True, learnt=1)
+    views = Views(AugmentConfig(), live.source.mean, live.source.std, "cpu")
+    samples = torch.from_numpy(live.source.test_samples[:70])
+    with torch.no_grad():
+        one, two = (learner.network.eval()(views.plain(images)) for images in (samples, samples.flip(-1)))
+    features, logits = learner.ctx.embed(samples)
+    torch.testing.assert_close(features, (one.features + two.features) / 2)
+    torch.testing.assert_close(logits, (one.logits + two.logits) / 2)
+    torch.testing.assert_close(learner.ctx.embed(samples.flip(-1))[0], features)
+    assert (one.features - two.features).abs().max() > 0.01
+
+
+def test_of_features_there_is_no_mirror_image() -> None:
+    config = AugmentConfig(weak="identity", strong="noise", test_mirror=True)
+    with pytest.raises(ConfigError, match=r"test_mirror=true is for images.*--set augment\.test_mirror=false"):
+        make_views("features", config, (0.0,) * 4, (1.0,) * 4, "cpu")

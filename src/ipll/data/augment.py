@@ -48,6 +48,9 @@ class AugmentConfig:
     test_size: int = setting(
         0, "side at which plain views are shown (test, prototypes, separation, memory), in pixels; 0: as they are"
     )
+    test_mirror: bool = setting(
+        False, "show the mirror image beside every plain view too; what the network says is the mean of both"
+    )
     cutmix: float = setting(
         0.0, "weight of the loss on a further view, parts of two images of a batch in one (CutMix); 0: no such view"
     )

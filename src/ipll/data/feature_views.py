@@ -45,6 +45,10 @@ class FeatureViews:
             )
         return (samples - self.mean) * self.scale
 
+    def looks(self, samples: Tensor) -> tuple[Tensor, ...]:
+        """All that the model is shown of samples at test, to be averaged: the plain view alone."""
+        return (self.plain(samples),)
+
     def _perturbed(self, samples: Tensor, generator: torch.Generator) -> Tensor:
         features = self.plain(samples)
         noise = torch.randn(features.shape, generator=generator, device=features.device)
@@ -69,10 +73,14 @@ def make_views(
                 f"augment.{key} '{name}' is a view of features, but model.backbone takes images: choose another view, "
                 "or --set model.backbone=mlp."
             )
-    for key, value in (("test_size", config.test_size), ("cutmix", config.cutmix)):
-        if features and value:
+    for key, value, off in (
+        ("test_size", config.test_size, "0"), ("test_mirror", str(config.test_mirror).lower(), "false"),
+        ("cutmix", f"{config.cutmix:g}", "0"),
+    ):  # fmt: skip
+        if features and str(value) != off:
             raise ConfigError(
-                f"augment.{key}={value:g} is for images, but model.backbone takes features: use --set augment.{key}=0."
+                f"augment.{key}={value} is for images, but model.backbone takes features: "
+                f"use --set augment.{key}={off}."
             )
     if features:
         return FeatureViews(config, mean, std, device)

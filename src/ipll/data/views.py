@@ -32,7 +32,7 @@ class Views:
     ) -> None:  # fmt: skip
         self.weak_view, self.strong_view = (VIEWS[name](config).on(device) for name in (config.weak, config.strong))
         self.plain_view = plain(config).on(device)
-        self.test_size = config.test_size
+        self.test_size, self.test_mirror = config.test_size, config.test_mirror
         std_levels = torch.tensor(std, device=device).view(-1, 1, 1) * ops.WHITE
         self.scale = 1 / std_levels
         self.offset = -torch.tensor(mean, device=device).view(-1, 1, 1) * ops.WHITE / std_levels
@@ -57,6 +57,11 @@ class Views:
                 f"{samples.shape[-2]} pixels: use --set augment.test_size=0."
             )
         return self._see(self.plain_view, samples, None)
+
+    def looks(self, samples: Tensor) -> tuple[Tensor, ...]:
+        """What the model is shown of samples at test, to be averaged: the plain view, with its mirror image if set."""
+        plain = self.plain(samples)
+        return (plain, plain.flip(-1)) if self.test_mirror else (plain,)
 
     def render(self, view: View, samples: Tensor, numbers: Tensor) -> Tensor:
         """The view of `samples` that `numbers` [n, sum of the view's draws] stand for."""
