@@ -16,7 +16,7 @@ from ipll import cli
 from ipll.component import FAMILIES
 from ipll.config import preset_names, resolve
 from ipll.errors import ConfigError
-from ipll.method import method_table
+from ipll.method import method_table, our_methods
 from ipll.results.conditions import scored_on
 from ipll.results.paper import TABLES, cells, paper_value, tables_of, verified
 from ipll.results.summary import made_of, setting_rows, table_numbers
@@ -101,7 +101,7 @@ def test_what_was_measured_is_what_the_files_hold(root: Path) -> None:
         for cell in verified(method):
             results = [json.loads((root / file).read_text()) for file in cell.files]
             listed += cell.files
-            assert cell.paper is not None
+            assert (cell.paper is None) == (method in our_methods())
             assert len({result["seed"] for result in results}) == len(results)
             mean = sum(result["average_incremental_accuracy"] for result in results) / len(results)
             assert round(mean, 2) == cell.ours

@@ -95,7 +95,7 @@ def paper_value(
 
 
 class Verified(NamedTuple):
-    """A cell of the paper that was measured here, on the test set, over as many seeds as there are files."""
+    """A setting of the paper in which a method was measured here, on the test set, with one seed a file."""
 
     dataset: str
     tasks: int
