@@ -15,12 +15,12 @@ import torch
 from rich.console import Console
 
 import ipll
+from ipll import progress
+from ipll.benchmark.run import slow_notices
 from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.method import method_table
-from ipll.results import progress
-from ipll.results.progress import LiveProgress
-from ipll.run import slow_notices
+from ipll.progress import LiveProgress
 
 COMMANDS = ("run", "resume", "demo", "stream", "augment", "methods", "datasets", "prepare", "report", "bench", "figure")
 OWN_DATA = ("fit", "update", "predict", "evaluate", "audit", "info")

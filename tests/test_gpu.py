@@ -13,14 +13,15 @@ import torch
 from sklearn.datasets import load_digits
 
 import ipll
+from ipll import batches as loader
 from ipll.config import resolve
-from ipll.data import loader, residence
-from ipll.data.residence import hold
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.engine import placement as residence
 from ipll.engine.device import arithmetic
+from ipll.engine.placement import hold
 from ipll.learner import Learner, Position
-from ipll.results.progress import Plan, Silent
+from ipll.progress import Plan, Silent
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,16 +13,17 @@ import torch
 from safetensors.torch import load_file
 
 import ipll
+from ipll import batches as loader
+from ipll.batches import chunk_steps
+from ipll.benchmark.run import enough_memory
 from ipll.config import resolve
-from ipll.data import loader, residence
-from ipll.data.loader import chunk_steps
-from ipll.data.residence import Resident, Selection, Staged, hold
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.engine import placement as residence
+from ipll.engine.placement import Resident, Selection, Staged, hold
 from ipll.errors import ConfigError, RunError
 from ipll.learner import Learner, Position
-from ipll.run import enough_memory
 
 CPU = torch.device("cpu")
 SMALL = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "train.steps_per_epoch": 5, "memory.size": 60}

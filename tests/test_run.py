@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import ipll
+from ipll.benchmark import metrics
+from ipll.benchmark.run import Execution
 from ipll.config import Config, resolve
 from ipll.data.sources import load_source
-from ipll.evaluation import metrics
-from ipll.results.progress import Silent
-from ipll.run import Execution
+from ipll.progress import Silent
 from timings import TIMINGS
 
 CPU = torch.device("cpu")

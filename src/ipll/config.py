@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ipll.component import FAMILIES
-from ipll.data.augment import AugmentConfig
 from ipll.data.source import SOURCES
 from ipll.data.stream import StreamConfig
 from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, suggest
 from ipll.method import PartConfig, check_needs, method_entry
-from ipll.models.network import ModelConfig
+from ipll.networks.network import ModelConfig
 from ipll.plugins import check_recorded, loaded_files
 from ipll.prototypes import PrototypeSettings
 from ipll.settings import build, check, check_choice, convert, describe, setting, table
+from ipll.views.augment import AugmentConfig
 
 Table = dict[str, Any]
 OWN = "own"  # preset and source of people's own data

@@ -13,11 +13,11 @@ from pictures import DIGITS, LEVELS, PHOTOS, seeded, with_pillow
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from ipll.data import augment
-from ipll.data.augment import VIEWS, AugmentConfig
-from ipll.data.random_ops import CROP, JITTER, OPERATIONS, random_crop, random_grey, random_jitter
-from ipll.data.views import Views
 from ipll.errors import ConfigError, DataError
+from ipll.views import augment
+from ipll.views.augment import VIEWS, AugmentConfig
+from ipll.views.images import Views
+from ipll.views.random_ops import CROP, JITTER, OPERATIONS, random_crop, random_grey, random_jitter
 
 
 def views_of(channels: int, **settings: object) -> Views:
@@ -256,7 +256,7 @@ def test_every_view(name: str, samples: Tensor, monkeypatch: pytest.MonkeyPatch)
     else:
         assert not torch.equal(out, views.weak(samples, seeded(3)))
 
-    monkeypatch.setattr("ipll.data.views.BLOCK", 5 * samples[0].numel())  # cutting a batch does not change its views
+    monkeypatch.setattr("ipll.views.images.BLOCK", 5 * samples[0].numel())  # cutting a batch does not change its views
     assert torch.allclose(views.weak(samples, seeded(1)), out, atol=1e-4)
 
 

@@ -11,8 +11,8 @@ from pictures import DIGITS, LEVELS, PHOTOS, crops, seeded, with_pillow
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
-from ipll.data import image_ops
-from ipll.data.random_ops import CROP, random_crop
+from ipll.views import image_ops
+from ipll.views.random_ops import CROP, random_crop
 
 
 def turn_off(n: int) -> dict[str, Tensor]:

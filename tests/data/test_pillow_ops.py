@@ -8,7 +8,7 @@ from pictures import DIGITS, PHOTOS, crops, pillow, seeded, with_pillow
 from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor
 
-from ipll.data.pillow_ops import OPERATIONS, hole, luma, operate, smooth
+from ipll.views.pillow_ops import OPERATIONS, hole, luma, operate, smooth
 
 MAGNITUDES = {
     "rotate": (-30.0, -7.3, 0.0, 11.1, 29.9),

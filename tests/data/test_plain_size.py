@@ -17,16 +17,16 @@ import ipll
 import reference
 from ipll.component import predict_within
 from ipll.config import resolve
-from ipll.data import image_ops as ops
-from ipll.data.augment import AugmentConfig
-from ipll.data.feature_views import make_views
 from ipll.data.sources import load_source
-from ipll.data.views import Views
 from ipll.engine.state import part_of
 from ipll.errors import ConfigError, DataError
+from ipll.families.separation import Separation
 from ipll.learner import Learner
-from ipll.models.backbones import SmallCNN
-from ipll.separation.base import Separation
+from ipll.networks.backbones import SmallCNN
+from ipll.views import image_ops as ops
+from ipll.views.augment import AugmentConfig
+from ipll.views.features import make_views
+from ipll.views.images import Views
 from live import Live, array, known_prototypes
 
 MEAN, STD = (0.5, 0.4, 0.45), (0.25, 0.3, 0.2)
@@ -85,7 +85,7 @@ def test_each_image_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cutting a batch, as a CPU does with large ones, changes nothing; nor does an empty one."""
     views = Views(AugmentConfig(test_size=20), MEAN, STD, "cpu")
     whole = views.plain(PHOTOS)
-    monkeypatch.setattr("ipll.data.views.BLOCK", 5 * PHOTOS[0].numel())
+    monkeypatch.setattr("ipll.views.images.BLOCK", 5 * PHOTOS[0].numel())
     assert torch.equal(views.plain(PHOTOS), whole)
     assert views.plain(PHOTOS[:0]).shape == (0, 3, 20, 20)
 

@@ -11,10 +11,10 @@ from pictures import PHOTOS, pillow, seeded, with_pillow
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from ipll.data.augment import VIEWS, AugmentConfig, View
-from ipll.data.pillow_ops import OPERATIONS
-from ipll.data.policies import PICO, papi_choice, papi_magnitude, papi_table, pico_choice, pico_hole, pico_table
-from ipll.data.random_ops import CROP
+from ipll.views.augment import VIEWS, AugmentConfig, View
+from ipll.views.pillow_ops import OPERATIONS
+from ipll.views.policies import PICO, papi_choice, papi_magnitude, papi_table, pico_choice, pico_hole, pico_table
+from ipll.views.random_ops import CROP
 
 N = 28_000
 

@@ -27,7 +27,7 @@ from ipll.data.unpickle import load_pickle
 from ipll.engine.npz import read_npz
 from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import ConfigError, DataError, IpllError
-from ipll.models.pretrained import load_weights
+from ipll.networks.pretrained import load_weights
 from ipll.own import Model, from_arrays, read_table, read_votes
 
 NESTED = "[" * 200_000 + "]" * 200_000
@@ -194,7 +194,7 @@ def test_a_configuration_that_is_no_text(content: bytes) -> None:
 
 def test_parquet_that_says_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"id": pa.array(["a"] * 1000), "features.x": pa.array([0.0] * 1000)}), "a.parquet")
-    monkeypatch.setattr("ipll.own.tables.memory_bytes", lambda: 1000)
+    monkeypatch.setattr("ipll.own.reading.tables.memory_bytes", lambda: 1000)
     with pytest.raises(DataError, match="1,000 rows of 2 columns"):
         read_table("a.parquet", unlabelled=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ipll.results.report import write_report
+from ipll.report.build import write_report
 
 ATTACKS = (
     "<script>alert(1)</script>",

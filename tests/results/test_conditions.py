@@ -10,10 +10,10 @@ import pytest
 from pages import make_run, report
 
 import ipll
+from ipll.paper.published import Verified
+from ipll.paper.summary import compare
+from ipll.report.build import write_report
 from ipll.results.conditions import epochs_in_words, scored_alike, scored_on, short_epochs
-from ipll.results.paper import Verified
-from ipll.results.report import write_report
-from ipll.results.summary import compare
 
 
 def changed(folder: Path, **changes: Any) -> Path:

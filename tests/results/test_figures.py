@@ -15,9 +15,9 @@ from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 
 import ipll
-from ipll.bench.catalogue import ACCURACY, Bench, benches, find_bench
-from ipll.results.figures import draw, save
-from ipll.results.figures_kinds import COLOURS
+from ipll.paper.catalogue import ACCURACY, Bench, benches, find_bench
+from ipll.paper.figure_kinds import COLOURS
+from ipll.paper.figures import draw, save
 
 KINDS = {bench.figure: name for name, bench in benches().items() if bench.figure}  # one figure of each kind
 PER_TASK = ("accuracy", "new_accuracy", "old_accuracy", "separation_accuracy", "separation_new_recall")

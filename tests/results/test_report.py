@@ -19,7 +19,7 @@ from pages import ATTACKS, Page, make_run, report
 from PIL import Image
 
 from ipll.errors import RunError
-from ipll.results.report import write_report
+from ipll.report.build import write_report
 
 
 def test_one_run_shows_its_numbers_and_what_was_done(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pages import ATTACKS, make_run
 
 import ipll
 from ipll.engine.sealed import read_sealed, write_sealed
-from ipll.results.report import write_report
+from ipll.report.build import write_report
 
 TASKS, CLASSES, RUNS = 10, 100, 20
 SHOWN = "document.querySelectorAll('.card:not([hidden])').length"

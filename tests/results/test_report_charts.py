@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pages import ATTACKS
 
-from ipll.results.charts import Series, line_chart, percent_ticks, spread
-from ipll.results.report_drawings import heat_map, prior_chart, share_bars
+from ipll.pages.charts import Series, line_chart, percent_ticks, spread
+from ipll.pages.drawings import heat_map, prior_chart, share_bars
 
 
 def test_charts_escape_names_in_svg() -> None:

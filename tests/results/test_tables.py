@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import ipll
-from ipll.bench.catalogue import ACCURACY, Entry, find_bench
-from ipll.results.tables import FORMATS, render
+from ipll.paper.catalogue import ACCURACY, Entry, find_bench
+from ipll.paper.tables import FORMATS, render
 
 Write = Callable[..., Path]
 

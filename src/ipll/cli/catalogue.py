@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ipll.cli import on_terminal, say, show
+from ipll.cli.console import on_terminal, say, show
 from ipll.cli.options import DataRoot, Plugins
 from ipll.config import preset_names, resolve
 from ipll.data.source import SOURCES
 from ipll.data.sources import default_data_root, image_source
 from ipll.messages import cell
 from ipll.method import canonical, method_entry, method_table
+from ipll.paper.published import verified
+from ipll.paper.summary import made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
 from ipll.plugins import load_plugins
-from ipll.results.paper import verified
-from ipll.results.summary import made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
 
 
 def methods(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipll.cli import err_console, say, warn
+from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.cli.own_input import Given, Reading, decoded, read_given
 from ipll.cli.own_output import (
@@ -78,7 +78,7 @@ def fit(
     _tell(given)
     from ipll.own.folder import PENDING, working_on
     from ipll.own.model import Model
-    from ipll.results.progress import LiveProgress
+    from ipll.progress import LiveProgress
 
     with working_on(out, new=True):
         _check_free(out, overwrite)  # again: it may have had to wait for another one
@@ -112,7 +112,7 @@ def update(
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
     from ipll.own.folder import PENDING, working_on
     from ipll.own.model import Model
-    from ipll.results.progress import LiveProgress
+    from ipll.progress import LiveProgress
 
     with working_on(folder):
         before = Model.load(folder, plugins=plugin or ())

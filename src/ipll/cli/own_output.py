@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from ipll.cli import say, show
+from ipll.cli.console import say, show
 from ipll.cli.own_input import Given
 from ipll.errors import DataError
 from ipll.messages import cell
@@ -20,7 +20,7 @@ from ipll.plugins import plugin_options
 if TYPE_CHECKING:
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions
-    from ipll.own.samples import Samples
+    from ipll.own.reading.samples import Samples
 
 ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
@@ -174,7 +174,7 @@ def write_columns(columns: dict[str, Any], path: Path) -> None:
     import pyarrow.parquet
 
     from ipll.engine.files import write_atomically
-    from ipll.own.guarded import guarded_table
+    from ipll.own.reading.guarded import guarded_table
 
     table = pa.table(columns)
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ipll.data.residence import Array, Selection, select
+from ipll.engine.placement import Array, Selection, select
 from ipll.errors import ConfigError
 from ipll.registry import Registry
 from ipll.rng import numpy_generator

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
-from ipll.data.residence import Array, Selection, select
 from ipll.data.source import Source
 from ipll.engine.files import parse_json, write_atomically
 from ipll.engine.npz import read_npz
+from ipll.engine.placement import Array, Selection, select
 from ipll.errors import ConfigError, DataError, suggest
 from ipll.rng import numpy_generator
 from ipll.settings import setting

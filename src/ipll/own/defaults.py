@@ -11,7 +11,7 @@ import torch
 from ipll.config import OWN, Config, resolve
 from ipll.errors import ConfigError
 from ipll.own.inputs import kind_of
-from ipll.own.samples import Samples
+from ipll.own.reading.samples import Samples
 
 SMALL = 16  # pixels: up to here 'small-cnn'
 KEEP = {False: 48, True: 96}  # pixels: up to here images keep their size, on a CPU, on a GPU
