@@ -38,8 +38,8 @@ LATER = {
     "Predictions": "prediction",
     "Records": "records",
     "evaluate": "prediction",
-    "read_table": "read",
-    "read_votes": "votes",
+    "read_table": "reading.read",
+    "read_votes": "reading.votes",
 }
 
 
