@@ -137,6 +137,10 @@ class Config:
         check(self.seed >= 0, "seed", "not be negative", self.seed)
         check_needs(self.parts, self.model.head)
 
+    def part(self, family: str) -> PartConfig:
+        """-> the member of a family; of auxiliary losses there may be none or several."""
+        return next(part for part in self.parts if part.family == family)
+
     def to_table(self) -> Table:
         """-> the complete configuration as nested tables; `from_table` reads it back."""
         result: Table = {"preset": self.preset, "method": self.method, "seed": self.seed}

@@ -33,7 +33,7 @@ class Plan:
 
     @classmethod
     def of_run(cls, config: Config, stream: Stream, accuracies: Sequence[float]) -> Plan:
-        memory = next(p.settings.size if p.kind != "none" else 0 for p in config.parts if p.family == "memory")
+        memory = config.part("memory").settings.size if config.part("memory").kind != "none" else 0
         return cls(
             title=config.method,
             samples=[int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))],

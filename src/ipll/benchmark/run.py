@@ -22,7 +22,7 @@ from ipll.engine.checkpoint import Checkpoint
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs
 from ipll.errors import ConfigError, DataError, Interrupted, RunError
 from ipll.learner import Learner, Position
-from ipll.networks.network import make_backbone
+from ipll.networks.network import Network, make_backbone
 from ipll.plugins import load_plugins, plugin_options
 from ipll.progress import Listener, Plan, Silent
 from ipll.report.build import write_report
@@ -133,10 +133,9 @@ def resume(
         folder.close()
 
 
-def slow_notices(config: Config, device: torch.device) -> list[str]:
+def slow_notices(config: Config, network: Network, device: torch.device) -> list[str]:
     """-> what a user should know of a run that takes days."""
-    large = config.model.backbone in ("resnet18", "resnet18-imagenet")
-    if device.type != "cpu" or not large or config.data.per_class:
+    if device.type != "cpu" or not network.slow_on_cpu or config.data.per_class:
         return []
     return [
         f"Note: {config.model.backbone} on a CPU takes days. Every task goes over all of its samples and of the test "
@@ -157,12 +156,12 @@ def load_data(config: DataConfig, data_root: str | Path | None) -> Source:
 
 def check_against(config: Config, source: Source) -> None:
     """Settings that only the data can judge."""
-    for part in config.parts:
-        if part.family == "memory" and part.kind != "none" and part.settings.size < source.classes:
-            raise ConfigError(
-                f"memory.size is {part.settings.size}, but {source.name} has {source.classes} classes: "
-                f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
-            )
+    memory = config.part("memory")
+    if memory.kind != "none" and memory.settings.size < source.classes:
+        raise ConfigError(
+            f"memory.size is {memory.settings.size}, but {source.name} has {source.classes} classes: "
+            f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
+        )
     if config.model.weights:
         make_backbone(config.model, source.train_samples.shape[1], config.seed)  # refuses weights that do not fit
 
@@ -224,7 +223,11 @@ class Execution:
         parting = f"Stopped. Resume with: {again}" if again else ""
         with stop_requests(parting, self.listener.note, listen=self.folder is not None) as stop:
             damage = self.folder.notes if self.folder else []
-            for message in [*self.config.model.notices(), *slow_notices(self.config, self.device), *damage]:
+            for message in [
+                *self.config.model.notices(),
+                *slow_notices(self.config, self.learner.network, self.device),
+                *damage,
+            ]:
                 self.listener.note(message)
             done = [record["accuracy"] for record in self.observer.state["tasks"]]
             self.listener.begin(Plan.of_run(self.config, self.stream, done), self.position)

@@ -150,8 +150,7 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 def _check_misses(method: str) -> None:
     """Raises unless the method's disambiguation can be told that true labels are missing."""
-    part = next(part for part in resolve("digits", method).parts if part.family == "disambiguation")
-    if not hasattr(part.settings, "miss_rate"):
+    if not hasattr(resolve("digits", method).part("disambiguation").settings, "miss_rate"):
         raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")
 
 

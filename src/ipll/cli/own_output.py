@@ -75,7 +75,7 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
 
 def _was_judged(model: Model, before: Model) -> bool:
     """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
-    if any(part.family == "separation" and part.kind == "none" for part in model.config.parts):
+    if model.config.part("separation").kind == "none":
         return False
     candidates = model.records.codes[before.records.offsets[-1] :]
     known = np.append(before.known, np.zeros(len(model.names) - len(before.names), np.bool_))

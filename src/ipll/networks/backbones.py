@@ -17,6 +17,7 @@ class Backbone(nn.Module):
     """A network without a head; `dim` is the width of its features, `takes` the kind of its samples."""
 
     takes: ClassVar[str] = "images"  # or 'features'
+    slow_on_cpu: bool = False  # a run of the benchmark would take days there: said when one begins
     dim: int
 
 
@@ -86,6 +87,7 @@ class ResNet18(Backbone):
     def __init__(self, channels: int, width: int, stem: Callable[[int, int], ConvNorm] = small_stem) -> None:
         super().__init__()
         self.dim = 8 * width
+        self.slow_on_cpu = width >= 64
         self.stem = stem(channels, width)
         widths = (width, width, 2 * width, 4 * width, 8 * width)
         blocks: list[BasicBlock] = []

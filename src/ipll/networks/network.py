@@ -129,7 +129,7 @@ class Network(nn.Module):
         self.bf16 = bf16
         backbone = make_backbone(config, channels, seed, pretrained=pretrained)
         self.backbone: nn.Module = backbone
-        self.dim, self.takes = int(backbone.dim), backbone.takes
+        self.dim, self.takes, self.slow_on_cpu = int(backbone.dim), backbone.takes, backbone.slow_on_cpu
         self.head = HEADS[config.head](self.dim, capacity)
         self.projection = _projection(self.dim, config.projection, seed) if project else None
         self.width = config.projection if project else 0  # of the embedding

@@ -63,7 +63,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     """-> what is chosen anew for an update. A memory never shrinks; `train.later_epochs` is obeyed."""
-    kept = next(part.settings.size for part in config.parts if part.family == "memory")
+    kept = config.part("memory").settings.size
     epochs = config.train.later_epochs or _count(given, "train.epochs", 0)
     return tuple(
         choice

@@ -267,7 +267,7 @@ def _spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, 
 
 def _too_small(config: Config, classes: int) -> str:
     """-> what is wrong with a memory that has no room for one sample of each class; '' where it has."""
-    memory = next(part for part in config.parts if part.family == "memory")
+    memory = config.part("memory")
     if memory.kind == "none" or memory.settings.size >= classes:
         return ""
     return f"the memory holds {memory.settings.size} samples, but there are {classes} classes."
