@@ -56,9 +56,16 @@ class Learner(nn.Module):
     """Learns tasks one after another. It is given samples and candidate sets, never a true label."""
 
     def __init__(
-        self, config: Config, *, channels: int, classes: int, mean: tuple[float, ...], std: tuple[float, ...],
-        device: torch.device | str = "cpu", pretrained: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        *,
+        channels: int,
+        classes: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device | str = "cpu",
+        pretrained: bool = True,
+    ) -> None:
         """`pretrained` loads the weights that the settings name; one that is restored next has no need of them."""
         super().__init__()
         self.config, train = config, config.train

@@ -56,9 +56,14 @@ def run(
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
     return run_config(
-        resolved, out=out, device=device, data_root=data_root, overwrite=overwrite, tensorboard=tensorboard,
+        resolved,
+        out=out,
+        device=device,
+        data_root=data_root,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
         reporter=reporter,
-    )  # fmt: skip
+    )
 
 
 def run_config(
@@ -195,17 +200,27 @@ class Execution:
     """One process's work on a run: the driver's job, with what the observer measures and the folder keeps."""
 
     def __init__(
-        self, config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None,
+        self,
+        config: Config,
+        source: Source,
+        stream: Stream,
+        device: torch.device,
+        folder: RunFolder | None,
         listener: Listener,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.started = time.monotonic()
         self.config, self.source, self.stream, self.device = config, source, stream, device
         self.folder, self.listener = folder, listener
         found = folder.load_checkpoint() if folder else None
         self.learner = Learner(
-            config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
-            device=device, pretrained=found is None,
-        )  # fmt: skip
+            config,
+            channels=source.train_samples.shape[1],
+            classes=source.classes,
+            mean=source.mean,
+            std=source.std,
+            device=device,
+            pretrained=found is None,
+        )
         self.observer = Observer(source, stream, device, config.data.residence)
         self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
         self.typical: list[float | None] = []  # median seconds of an epoch, of each task that is done
@@ -245,9 +260,7 @@ class Execution:
                 if stop.asked:
                     stop.obey()
                 start = self.position if self.within else None
-                drive(
-                    self.learner, self._task(t), start, job=self, listener=self.listener, stop=stop, clock=self.clock
-                )  # fmt: skip
+                drive(self.learner, self._task(t), start, job=self, listener=self.listener, stop=stop, clock=self.clock)
         except Interrupted:
             if self.folder:
                 self.folder.settle()

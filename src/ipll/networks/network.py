@@ -122,9 +122,16 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, channels: int, capacity: int, seed: int, *, project: bool = False,
-        bf16: bool = False, pretrained: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        config: ModelConfig,
+        channels: int,
+        capacity: int,
+        seed: int,
+        *,
+        project: bool = False,
+        bf16: bool = False,
+        pretrained: bool = True,
+    ) -> None:
         super().__init__()
         self.bf16 = bf16
         backbone = make_backbone(config, channels, seed, pretrained=pretrained)

@@ -136,9 +136,8 @@ def _charts(groups: Sequence[Group], metrics: dict[str, tuple[str, str]], unit: 
         without = [line.name for line in series if all(value is None for value in line.values)]
         chart = None if len(without) == len(series) else charts.line_chart(series, title=title, unit=unit, ticks=ticks)
         drawn.append(
-            {"title": title, "meaning": meaning, "chart": chart, "without": without,
-             "table": data.task_rows(series)}
-        )  # fmt: skip
+            {"title": title, "meaning": meaning, "chart": chart, "without": without, "table": data.task_rows(series)}
+        )
     return drawn
 
 

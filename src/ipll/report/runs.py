@@ -128,9 +128,11 @@ def _moves(run: Run) -> dict[str, Any] | None:
 
 
 def _bars(
-    rows: list[tuple[str, list[tuple[str, float]]]], title: str, kinds: Mapping[str, str],
+    rows: list[tuple[str, list[tuple[str, float]]]],
+    title: str,
+    kinds: Mapping[str, str],
     marks: Sequence[float | None] = (),
-) -> dict[str, Any] | None:  # fmt: skip
+) -> dict[str, Any] | None:
     if not rows:
         return None
     table = [(label, [percent(share) for _, share in parts]) for label, parts in rows]
@@ -154,12 +156,16 @@ def _priors(run: Run) -> list[tuple[str, str]] | None:
         (
             epoch,
             prior_chart(
-                run.result["class_names"][: len(counts["true"])], counts["predicted"], counts["true"], old=seen[0],
-                title=f"{run.name}: class prior after epoch {epoch} of task 2", most=most,
+                run.result["class_names"][: len(counts["true"])],
+                counts["predicted"],
+                counts["true"],
+                old=seen[0],
+                title=f"{run.name}: class prior after epoch {epoch} of task 2",
+                most=most,
             ),
         )
         for epoch, counts in sorted(prior.items(), key=lambda item: int(item[0]))
-    ]  # fmt: skip
+    ]
 
 
 def _prior_table(result: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:

@@ -57,9 +57,15 @@ class FeatureViews:
 
 
 def make_views(
-    takes: str, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
-    *, compiled: bool = False, graphs: bool = False,
-) -> Views | FeatureViews:  # fmt: skip
+    takes: str,
+    config: AugmentConfig,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device | str,
+    *,
+    compiled: bool = False,
+    graphs: bool = False,
+) -> Views | FeatureViews:
     """-> the views of what a backbone takes, 'images' or 'features'."""
     features = takes == "features"
     for key, name in (("weak", config.weak), ("strong", config.strong)):
@@ -74,9 +80,10 @@ def make_views(
                 "or --set model.backbone=mlp."
             )
     for key, value, off in (
-        ("test_size", config.test_size, "0"), ("test_mirror", str(config.test_mirror).lower(), "false"),
+        ("test_size", config.test_size, "0"),
+        ("test_mirror", str(config.test_mirror).lower(), "false"),
         ("cutmix", f"{config.cutmix:g}", "0"),
-    ):  # fmt: skip
+    ):
         if features and str(value) != off:
             raise ConfigError(
                 f"augment.{key}={value} is for images, but model.backbone takes features: "

@@ -27,9 +27,15 @@ class Views:
     """
 
     def __init__(
-        self, config: AugmentConfig, mean: Sequence[float], std: Sequence[float], device: torch.device | str,
-        *, compiled: bool = False, graphs: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        config: AugmentConfig,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: torch.device | str,
+        *,
+        compiled: bool = False,
+        graphs: bool = False,
+    ) -> None:
         self.weak_view, self.strong_view = (VIEWS[name](config).on(device) for name in (config.weak, config.strong))
         self.plain_view = plain(config).on(device)
         self.test_size, self.test_mirror = config.test_size, config.test_mirror

@@ -121,8 +121,12 @@ class _Process:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ipll.paper.campaigns.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+        )
         threading.Thread(target=self._listen, args=(replies,), daemon=True).start()
 
     def _listen(self, replies: queue.SimpleQueue[tuple[_Process, str | None]]) -> None:
