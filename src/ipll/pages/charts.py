@@ -67,52 +67,75 @@ def line_chart(
     end_labels: bool = False,
 ) -> str:
     """Percentages over tasks. A series alone shows its values; `end_labels` writes names beside the last points."""
-    tasks = max(len(line.values) for line in series)
     names = [shorten(line.name, 22) for line in series]
-    left, top, bottom = 40, 46, height - 44
     right = width - (24 + int(LETTER * max(map(len, names))) if end_labels else 16)
-    low, high = ticks[0], ticks[-1]
-
-    def x(task: int) -> float:
-        return left + 12 + (right - left - 24) * (task / (tasks - 1) if tasks > 1 else 0.5)
-
-    def y(value: float) -> float:
-        return bottom - (bottom - top) * (value - low) / (high - low)
-
-    def trace(values: Values) -> str:
-        drawn = ["M" if not t or values[t - 1] is None else "L" for t in range(len(values))]
-        return "".join(f"{drawn[t]}{x(t):.1f} {y(v):.1f}" for t, v in enumerate(values) if v is not None)
-
+    frame = _Frame(max(len(line.values) for line in series), ticks, right, height - 44)
     svg = drawing(kind, title, "; ".join(map(_in_words, series)), width, height)
     write(svg, 0, 14, unit, "axis")
-    for tick in ticks:
-        add(svg, "line", {"class": "grid", "x1": left, "x2": right, "y1": y(tick), "y2": y(tick)})
-        write(svg, left - 8, y(tick) + 4, str(tick), "end")
-    every = math.ceil(tasks / max((right - left) // 28, 1))
-    for task in range(0, tasks, every):
-        write(svg, x(task), bottom + 20, str(task + 1), "middle")
-    write(svg, (left + right) / 2, bottom + 39, "task", "middle axis")
-
+    frame.draw_axes(svg)
     ends = []
     for line, name in zip(series, names, strict=True):
         group = add(svg, "g", {"class": _style(line.style), "data-group": line.style})
-        points = [(task, value) for task, value in enumerate(line.values) if value is not None]
-        for band in _bands(line):
-            outline = [(t, v + d) for t, v, d in band] + [(t, v - d) for t, v, d in reversed(band)]
-            corners = " ".join(f"{x(t):.1f} {y(min(max(v, low), high)):.1f}" for t, v in outline)
-            add(group, "polygon", {"class": "band", "points": corners})
-        for member in line.members:
-            add(group, "path", {"class": "member", "d": trace(member)})
-        add(group, "path", {"class": "line", "d": trace(line.values), "stroke-dasharray": _dash(line.style)})
-        for task, value in points:
-            _marker(group, line.style, x(task), y(value), f"{line.name}, task {task + 1}: {value:.1f} %")
-            if len(series) == 1 and tasks * 30 <= right - left:
-                write(svg, x(task), y(value) - 11, f"{value:.1f}", "middle value")
-        if end_labels and points:
-            ends.append((y(points[-1][1]), name, group))
-    for at, (_, name, group) in zip(spread([end[0] for end in ends], 16, bottom), ends, strict=True):
+        frame.draw(line, group, values_on=svg if len(series) == 1 else None)
+        if end_labels and (last := next((v for v in reversed(line.values) if v is not None), None)) is not None:
+            ends.append((frame.y(last), name, group))
+    for at, (_, name, group) in zip(spread([end[0] for end in ends], 16, frame.bottom), ends, strict=True):
         write(group, right + 4, at + 4, name, "name")
     return tostring(svg, encoding="unicode")
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The area of a chart: tasks from left to right, percentages from the bottom up."""
+
+    tasks: int
+    ticks: range
+    right: int
+    bottom: int
+    left: int = 40
+    top: int = 46
+
+    def x(self, task: int) -> float:
+        return self.left + 12 + (self.right - self.left - 24) * (task / (self.tasks - 1) if self.tasks > 1 else 0.5)
+
+    def y(self, value: float) -> float:
+        low, high = self.ticks[0], self.ticks[-1]
+        return self.bottom - (self.bottom - self.top) * (value - low) / (high - low)
+
+    def draw_axes(self, svg: Element) -> None:
+        for tick in self.ticks:
+            at = self.y(tick)
+            add(svg, "line", {"class": "grid", "x1": self.left, "x2": self.right, "y1": at, "y2": at})
+            write(svg, self.left - 8, at + 4, str(tick), "end")
+        every = math.ceil(self.tasks / max((self.right - self.left) // 28, 1))
+        for task in range(0, self.tasks, every):
+            write(svg, self.x(task), self.bottom + 20, str(task + 1), "middle")
+        write(svg, (self.left + self.right) / 2, self.bottom + 39, "task", "middle axis")
+
+    def draw(self, line: Series, group: Element, values_on: Element | None) -> None:
+        """Band, members, line and markers; and the values beside them, where there is room."""
+        for band in _bands(line):
+            add(group, "polygon", {"class": "band", "points": self._corners(band)})
+        for member in line.members:
+            add(group, "path", {"class": "member", "d": self._trace(member)})
+        add(group, "path", {"class": "line", "d": self._trace(line.values), "stroke-dasharray": _dash(line.style)})
+        roomy = self.tasks * 30 <= self.right - self.left
+        for task, value in enumerate(line.values):
+            if value is None:
+                continue
+            x, y = self.x(task), self.y(value)
+            _marker(group, line.style, x, y, f"{line.name}, task {task + 1}: {value:.1f} %")
+            if values_on is not None and roomy:
+                write(values_on, x, y - 11, f"{value:.1f}", "middle value")
+
+    def _trace(self, values: Values) -> str:
+        drawn = ["M" if not t or values[t - 1] is None else "L" for t in range(len(values))]
+        return "".join(f"{drawn[t]}{self.x(t):.1f} {self.y(v):.1f}" for t, v in enumerate(values) if v is not None)
+
+    def _corners(self, band: Sequence[tuple[int, float, float]]) -> str:
+        low, high = self.ticks[0], self.ticks[-1]
+        outline = [(t, v + d) for t, v, d in band] + [(t, v - d) for t, v, d in reversed(band)]
+        return " ".join(f"{self.x(t):.1f} {self.y(min(max(v, low), high)):.1f}" for t, v in outline)
 
 
 def _bands(line: Series) -> list[list[tuple[int, float, float]]]:
