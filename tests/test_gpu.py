@@ -19,7 +19,6 @@ from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine import placement as residence
 from ipll.engine.device import arithmetic
-from ipll.engine.placement import hold
 from ipll.learner import Learner, Position
 from ipll.progress import Plan, Silent
 
@@ -137,10 +136,10 @@ def test_chunks_that_are_asked_for_faster_than_they_are_used() -> None:
     """The device is kept busy, so that every copy is asked for long before the last chunk has been read."""
     samples = torch.randint(256, (400, 1, 64, 64), dtype=torch.uint8)
     device = torch.device("cuda")
-    held = hold(samples[:300].numpy(), device, "host", samples[300:].to(device))
+    held = place(samples[:300].numpy(), device, "host", samples[300:].to(device))
     chunks = [torch.randint(400, (250,), device=device) for _ in range(20)]
     work, found = torch.randn(4096, 4096, device=device), []
-    for chunk in held.ahead(chunks):
+    for chunk in held.prefetch(chunks):
         for _ in range(20):
             work = torch.tanh(work @ work)
         found.append(chunk)

@@ -27,7 +27,7 @@ def draws(ctx: Context, phase: Phase, order: Tensor, epoch: int, first: int) -> 
     names = view_names(phase)
     steps = chunk_steps(ctx.pool.samples.shape, order.shape[1])
     chunks = torch.split(order, steps)[first // steps :]
-    ahead = ctx.pool.samples.ahead([rows.flatten() for rows in chunks])
+    ahead = ctx.pool.samples.prefetch([rows.flatten() for rows in chunks])
     for chunk, (rows, samples) in enumerate(zip(chunks, ahead, strict=True), first // steps):
         generator = ctx.generator("views", ctx.task, phase.name, epoch, chunk)
         views = {"weak": ctx.views.weak(samples, generator)}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from ipll.engine.placement import Resident, Samples
+from ipll.engine.placement import Resident, SampleStore
 from ipll.networks.network import Network
 from ipll.networks.network import Output as Output  # plugins find it here
 from ipll.pool import Kept, Pool
@@ -128,7 +128,7 @@ class Context:
         return logits
 
     @torch.no_grad()
-    def embed(self, samples: Tensor | Samples, rows: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
+    def embed(self, samples: Tensor | SampleStore, rows: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
         """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode.
 
         Of all samples or of these rows; never are more than a few chunks of them on the device for it.
@@ -137,7 +137,7 @@ class Context:
         held = Resident(samples) if isinstance(samples, Tensor) else samples
         indices = held.split(rows, self.chunk or EMBED_CHUNK)
         chunks = []
-        for chunk in held.ahead(indices):
+        for chunk in held.prefetch(indices):
             self.check_stop()
             chunks.append(self._pass(chunk.to(self.device)))
         features = torch.cat([c.features[:n] for c, n in chunks]).float()

@@ -18,9 +18,9 @@ from ipll.batches import begun, draws, training_rows
 from ipll.component import EMBED_CHUNK, Context, Draw, Phase
 from ipll.config import Config
 from ipll.data.stream import Task
-from ipll.engine.device import channels_last, later, use_bf16, use_compile, use_graphs
+from ipll.engine.device import channels_last, read_async, use_bf16, use_compile, use_graphs
 from ipll.engine.graphs import Plain, Replay
-from ipll.engine.placement import Samples
+from ipll.engine.placement import SampleStore
 from ipll.engine.state import LearnerState, Tensors, copy_state, load_tensors, part_of
 from ipll.errors import RunError
 from ipll.families.classifier import Classifier
@@ -29,7 +29,7 @@ from ipll.families.separation import Separation
 from ipll.families.update import Update
 from ipll.method import assemble
 from ipll.networks.network import Network, compile_networks
-from ipll.networks.norm import hold
+from ipll.networks.norm import keep_folded
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes
 from ipll.step import Stepper
@@ -148,7 +148,7 @@ class Learner(nn.Module):
             for step, draw in enumerate(upcoming, first):
                 stepper(draw)
                 yield Position(ctx.task, start.phase, epoch, step + 1)
-            read = later(torch.stack(list(stepper.sums.values())))
+            read = read_async(torch.stack(list(stepper.sums.values())))
             if epoch + 1 < ctx.epochs:  # the device makes its views while the losses of this one are read
                 upcoming = begun(self._draws(phase, rows, epoch + 1, 0))
             for part in phase.parts:
@@ -189,7 +189,7 @@ class Learner(nn.Module):
         known = torch.from_numpy(task.known_classes()).to(device)
         ctx.old_mask.zero_()[: task.seen] = known
         ctx.new_mask.zero_()[: task.seen] = ~known
-        hold(self.teacher)
+        keep_folded(self.teacher)
         vars(ctx).pop("pool", None)  # the last task's samples make room
         ctx.pool = Pool.of(task, self.memory, ctx.capacity, device, self.config.data.residence)
         ctx.forget_features()
@@ -207,7 +207,7 @@ class Learner(nn.Module):
             copy_state(self.network, self.teacher)
 
     @torch.no_grad()
-    def predict(self, samples: Tensor | Samples, rows: Tensor | slice | None = None) -> Prediction:
+    def predict(self, samples: Tensor | SampleStore, rows: Tensor | slice | None = None) -> Prediction:
         """-> classes in arrival order of samples, or of these rows of them."""
         features, logits = self.ctx.embed(samples, rows)
         return Prediction(self.classifier.scores(features, logits).argmax(dim=1), logits.argmax(dim=1))

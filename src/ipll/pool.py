@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipll.data.stream import Floats, Mask, Task
-from ipll.engine.placement import Samples, hold
+from ipll.engine.placement import SampleStore, place
 
 
 class Kept(Protocol):
@@ -28,7 +28,7 @@ class Pool:
     """D'_t: the samples of the task and, behind them, those of the memory. Columns are classes in arrival order."""
 
     ids: Tensor  # [n] int64
-    samples: Samples  # [n, ...], wherever they lie
+    samples: SampleStore  # [n, ...], wherever they lie
     candidates: Tensor  # [n, capacity] bool, the sets S_i as they were given (wider where misses are found)
     p: Tensor  # [n, capacity] float, the soft targets
     incoming: int  # rows [0, incoming) are the task's own
@@ -43,7 +43,7 @@ class Pool:
         own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
         return cls(
             ids=torch.cat([ids, memory.ids]),
-            samples=hold(task.samples, device, residence, memory.samples),
+            samples=place(task.samples, device, residence, memory.samples),
             candidates=torch.cat([own, memory.candidates]),
             p=torch.cat([torch.zeros(len(ids), capacity, device=device), memory.p]),
             incoming=len(ids),

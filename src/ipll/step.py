@@ -46,7 +46,7 @@ class Stepper:
         return Batch(rows, pool.candidates[rows], phase.p[rows], rows >= pool.incoming, draw.views, dict(draw.extra))
 
     def step(self, phase: Phase, batch: Batch) -> None:
-        with torch.no_grad(), self.taken.beside():
+        with torch.no_grad(), self.taken.side_stream():
             for part in phase.parts:
                 part.before(batch)
         first: dict[str, Output] = {}  # of the first forward pass, which decides the targets

@@ -220,12 +220,12 @@ def test_a_network_that_is_held_is_folded_once(device: str) -> None:
     x = random((4, 3, 32, 32), device)
     with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
         plain = network(x)
-        norm_module.hold(network)
+        norm_module.keep_folded(network)
         assert torch.equal(network(x), plain)
         folded = network.stem[1].folded
         network.stem[0].weight.mul_(2)
         assert torch.equal(network(x), plain)  # as it was when it was held
-        norm_module.hold(network)
+        norm_module.keep_folded(network)
         assert not torch.equal(network(x), plain)
         assert network.stem[1].folded[0].data_ptr() == folded[0].data_ptr()
 

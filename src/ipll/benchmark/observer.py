@@ -12,7 +12,7 @@ from ipll.benchmark import metrics
 from ipll.component import predict_within
 from ipll.data.source import Source
 from ipll.data.stream import Stream
-from ipll.engine.placement import hold, select
+from ipll.engine.placement import place, select
 from ipll.learner import Learner, Position
 from ipll.results import schema
 from ipll.rng import numpy_generator
@@ -32,7 +32,7 @@ class Observer:
         self.truth = stream.arrival[source.train_labels]  # [n], classes in order of arrival
         order = np.argsort(stream.arrival[source.test_labels], kind="stable")
         self.test_truth = stream.arrival[source.test_labels][order]
-        self.test_samples = hold(select(source.test_samples, order), device, residence)
+        self.test_samples = place(select(source.test_samples, order), device, residence)
         self.class_names = [source.class_names[c] for c in stream.class_order]
         self.state: Record = {"tasks": [], "class_accuracies": [], "class_prior": {}, "gallery": [], "confusion": []}
 

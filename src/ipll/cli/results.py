@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ipll.cli.console import err_console, on_terminal, say, show, warn
 from ipll.cli.options import DataRoot, Device, Plugins, Set
@@ -20,8 +19,7 @@ from ipll.paper.campaigns.campaign import Options, run_plan
 from ipll.paper.campaigns.plan import Plan, parse_seeds
 from ipll.paper.catalogue import Bench, benches, find_bench
 from ipll.paper.numbers import OUT
-from ipll.paper.tables import Table as PaperTable
-from ipll.paper.tables import render
+from ipll.paper.tables import PaperTable, render
 from ipll.plugins import load_plugins
 from ipll.report.build import write_report
 

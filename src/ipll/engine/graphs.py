@@ -39,7 +39,7 @@ class Plain(Generic[D]):
     def __call__(self, draw: D, stage: Hashable) -> None:
         self.step(draw)
 
-    def beside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         """For a part of a step that can run beside the rest, until `join`."""
         return nullcontext()
 
@@ -95,7 +95,7 @@ class Replay(Plain[D]):
             ) from error
         self.graph = graph
 
-    def beside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         return _fork(self.second)
 
     def join(self) -> None:

@@ -54,7 +54,7 @@ def select(samples: Array | Selection, rows: Ints) -> Array | Selection:
     return Selection(samples, rows) if mapped else samples[rows]
 
 
-class Samples(ABC):
+class SampleStore(ABC):
     """Samples [n, ...]. Rows of them are given as tensors on the device."""
 
     residence: ClassVar[str]
@@ -70,18 +70,20 @@ class Samples(ABC):
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """-> these rows, all at once."""
-        (chunk,) = self.ahead([self._indices(rows)])
+        (chunk,) = self.prefetch([self._indices(rows)])
         return chunk
 
     def _indices(self, rows: Tensor | slice) -> Tensor:
         return torch.arange(len(self), device=self.device)[rows]
 
     @abstractmethod
-    def ahead(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    def prefetch(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
         """-> the rows of each chunk [m]; the next is on its way while the caller is busy with one."""
 
 
-def hold(own: Array | Selection, device: torch.device, residence: str = "auto", kept: Tensor | None = None) -> Samples:
+def place(
+    own: Array | Selection, device: torch.device, residence: str = "auto", kept: Tensor | None = None
+) -> SampleStore:
     """-> samples `own` and, behind them, those `kept` on the device. 'auto': on the device if they take at most half
     of its free memory, else on the 'host'; there, a selection is read into memory if it takes at most half of that."""
     kept = torch.zeros(0, device=device) if kept is None else kept
@@ -111,7 +113,7 @@ def _dtype(own: Array | Selection) -> torch.dtype:
     return torch.from_numpy(np.empty(0, own[:0].dtype)).dtype
 
 
-class Resident(Samples):
+class Resident(SampleStore):
     """Samples on the device, or on any other where a tensor happens to be."""
 
     residence = "device"
@@ -119,12 +121,12 @@ class Resident(Samples):
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.shape, self.device = tensor, tuple(tensor.shape), tensor.device
 
-    def ahead(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    def prefetch(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
         for rows in chunks:
             yield self.tensor[rows]
 
 
-class Staged(Samples):
+class Staged(SampleStore):
     """Samples in host memory or in a file; those `kept` are on the device already."""
 
     residence = "host"
@@ -137,7 +139,7 @@ class Staged(Samples):
         self.kept, self.device = kept, device
         self.shape = (len(own) + len(kept), *own.shape[1:])
 
-    def ahead(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    def prefetch(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
         """Two buffers are gathered into by turns: one is filled while the other may still be copied from."""
         if not chunks:
             return

@@ -52,7 +52,7 @@ class Norm(nn.BatchNorm2d):
         return wanted and can_fuse(x.device) and x.itemsize <= 4 and x.numel() > x.shape[1]
 
 
-def hold(network: nn.Module) -> None:
+def keep_folded(network: nn.Module) -> None:
     """The network's weights stay as they are now until this is called again, as a teacher's do within a task: each
     norm is folded into its convolution once, not at every pass. What was folded is overwritten in place, so that a
     captured step goes on reading it."""

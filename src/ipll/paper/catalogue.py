@@ -153,7 +153,7 @@ def _bench(name: str, row: Mapping[str, Any]) -> Bench:
     return Bench(name, row["title"], tuple(entries), row.get("figure"))
 
 
-def _of_paper(cell: paper.Cell, unstated: Mapping[str, Any]) -> Entry:
+def _of_paper(cell: paper.Printed, unstated: Mapping[str, Any]) -> Entry:
     settings: dict[str, Any] = dict(unstated)
     if cell.tasks:
         settings["stream.tasks"] = int(cell.tasks)

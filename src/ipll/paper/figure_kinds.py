@@ -29,7 +29,7 @@ OLD, NEW = "0.93", "#E3F0F9"  # shades of the old and the new classes
 
 
 @dataclass(frozen=True)
-class Series:
+class Curve:
     """An entry of the figure with its runs, one a seed. `style` is its place among all, also where some are missing."""
 
     entry: Entry
@@ -43,7 +43,7 @@ class Series:
         return [[v for v in values if v is not None] for values in zip(*rows, strict=False)]
 
 
-def series_of(bench: Bench, runs: Runs, seeds: Iterable[int]) -> list[Series]:
+def series_of(bench: Bench, runs: Runs, seeds: Iterable[int]) -> list[Curve]:
     """The entries that have runs, each named by what differs between them."""
     seeds = tuple(seeds)
     words = [[*entry.row.split(", "), *entry.column.split(", ")] for entry in bench.entries]
@@ -52,11 +52,11 @@ def series_of(bench: Bench, runs: Runs, seeds: Iterable[int]) -> list[Series]:
     for place, (entry, own) in enumerate(zip(bench.entries, words, strict=True)):
         if results := runs.of(entry, seeds):
             name = ", ".join(word for word in own if word not in common) or entry.method
-            found.append(Series(entry, name, results, place))
+            found.append(Curve(entry, name, results, place))
     return found
 
 
-def curves(series: Sequence[Series]) -> Figure:
+def curves(series: Sequence[Curve]) -> Figure:
     """Accuracy after each task: on all classes, on the task's new ones, on the old ones."""
     figure = Figure(figsize=(WIDTH, 4.6))
     panels = figure.subplots(3, 1, sharex=True)
@@ -72,7 +72,7 @@ def curves(series: Sequence[Series]) -> Figure:
     return figure
 
 
-def separation(series: Sequence[Series]) -> Figure:
+def separation(series: Sequence[Curve]) -> Figure:
     """Samples that the separation judges right in each task: all, the new ones, the old ones."""
     figure = Figure(figsize=(WIDTH, 2.5))
     axes = figure.subplots()
@@ -86,7 +86,7 @@ def separation(series: Sequence[Series]) -> Figure:
     return figure
 
 
-def sweep(series: Sequence[Series]) -> Figure:
+def sweep(series: Sequence[Curve]) -> Figure:
     """Average incremental accuracy against the setting that is swept."""
     figure = Figure(figsize=(WIDTH, 2.4))
     axes = figure.subplots()
@@ -114,7 +114,7 @@ SYMBOLS = {
 }
 
 
-def bars(series: Sequence[Series]) -> Figure:
+def bars(series: Sequence[Curve]) -> Figure:
     """Average incremental accuracy, a group of bars for each setting, a bar for each method."""
     figure = Figure(figsize=(WIDTH, 2.4))
     axes = figure.subplots()
@@ -143,7 +143,7 @@ def bars(series: Sequence[Series]) -> Figure:
     return figure
 
 
-def prior(series: Sequence[Series]) -> Figure:
+def prior(series: Sequence[Curve]) -> Figure:
     """Samples per class in the second task: true counts, and predicted ones after its first epochs."""
     series = [one for one in series if one.runs[0]["class_prior"]]
     if not series:
@@ -182,7 +182,7 @@ def prior(series: Sequence[Series]) -> Figure:
     return figure
 
 
-KINDS: dict[str, Callable[[Sequence[Series]], Figure]] = {
+KINDS: dict[str, Callable[[Sequence[Curve]], Figure]] = {
     "curves": curves, "separation": separation, "sweep": sweep, "bars": bars, "prior": prior,
 }  # fmt: skip
 
@@ -213,7 +213,7 @@ def _percent(axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
 
-def _tasks(axes: Axes, series: Sequence[Series], first: int = 1) -> None:
+def _tasks(axes: Axes, series: Sequence[Curve], first: int = 1) -> None:
     last = max(len(run["accuracy_per_task"]) for one in series for run in one.runs)
     axes.set_xlabel("task")
     axes.set_xticks(range(first, last + 1, math.ceil(last / 12)))
@@ -226,14 +226,14 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, names, loc="outside upper center", ncols=max(columns, 1), columnspacing=1.4)
 
 
-def _swept(series: Sequence[Series]) -> str:
+def _swept(series: Sequence[Curve]) -> str:
     """-> the setting that takes most values; one of the stream only where there is no other."""
     known = dict.fromkeys(key for one in series for key in one.entry.settings)
     keys = [key for key in known if key not in WORDS] or known
     return max(keys, key=lambda key: len({one.entry.settings.get(key) for one in series}))
 
 
-def _counts(one: Series, epoch: str, kind: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _counts(one: Curve, epoch: str, kind: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """-> [runs, classes]."""
     return np.array([run["class_prior"][epoch][kind] for run in one.runs], dtype=np.float64)
 

@@ -1,6 +1,6 @@
 """Figures: the paper's, drawn from our runs in one style, as PNG, SVG and PDF.
 
-A figure is as wide as a column of a paper. Series differ in colour (Okabe and Ito's, which colour-blind people can tell
+A figure is as wide as a column of a paper. Curve differ in colour (Okabe and Ito's, which colour-blind people can tell
 apart), line style and marker. The same runs give the same bytes.
 """
 

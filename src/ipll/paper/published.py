@@ -23,7 +23,7 @@ TABLES = {
 SWEEPS = {"beta": ("disambiguation.beta_start", "disambiguation.beta_end"), "alpha": ("separation.alpha",)}
 
 
-class Cell(NamedTuple):
+class Printed(NamedTuple):
     """One number of the paper. What its table does not state is ''."""
 
     table: str  # label
@@ -38,11 +38,11 @@ class Cell(NamedTuple):
 
 
 @cache
-def cells() -> tuple[Cell, ...]:
+def cells() -> tuple[Printed, ...]:
     """Every number in the paper's tables, in their order."""
     text = resources.files("ipll").joinpath("paper/paper_results.csv").read_text(encoding="utf-8")
     return tuple(
-        Cell(
+        Printed(
             row["table"], row["dataset"], row["tasks"], row["blurry"], row["q"],
             *_method(row["disambiguation"], row["retention"], row["variant"]), row["metric"], float(row["value"]),
         )

@@ -21,7 +21,7 @@ NONE = "-"
 
 
 @dataclass(frozen=True)
-class Group:
+class Block:
     """The numbers of one data set: rows x columns."""
 
     title: str
@@ -30,7 +30,7 @@ class Group:
     numbers: Mapping[tuple[str, str], Number]
 
 
-class Table:
+class PaperTable:
     """A bench's numbers, to be written in one of the formats.
 
     The paper's are on the test set: beside numbers on validation samples they are left out.
@@ -57,7 +57,7 @@ class Table:
         check_choice("--format", fmt, FORMATS)
         return {"text": self._text, "markdown": self._markdown, "latex": self._latex, "csv": self._csv}[fmt]()
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[Block]:
         """One a data set. What all its columns have in common stands in its title."""
         groups = []
         for preset in dict.fromkeys(number.entry.preset for number in self.numbers):
@@ -69,7 +69,7 @@ class Table:
             for number in own:
                 numbers.setdefault((self._row(number.entry), short[number.entry.column]), number)
             rows = tuple(dict.fromkeys(row for row, _ in numbers))
-            groups.append(Group(", ".join(common), tuple(dict.fromkeys(short.values())), rows, numbers))
+            groups.append(Block(", ".join(common), tuple(dict.fromkeys(short.values())), rows, numbers))
         return groups
 
     def _row(self, entry: Entry) -> str:
@@ -208,7 +208,7 @@ CSV = (
 
 def render(bench: Bench, out: Path, seeds: Sequence[int] = SEEDS, fmt: str = "text") -> str:
     """-> the table of a bench from the runs under `out`. Without any run, a RunError says which command makes them."""
-    return Table(bench, out, seeds).render(fmt)
+    return PaperTable(bench, out, seeds).render(fmt)
 
 
 class _Column:

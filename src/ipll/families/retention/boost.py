@@ -17,7 +17,7 @@ from ipll.component import FAMILIES, Batch, Component, Context, Phase, soft_cros
 from ipll.engine.state import copy_state
 from ipll.families.retention.distillation import Distillation, DistillationSettings
 from ipll.networks.network import Output
-from ipll.networks.norm import hold
+from ipll.networks.norm import keep_folded
 from ipll.settings import check, setting
 
 
@@ -107,7 +107,7 @@ class Boost(Component):
             self.boosting.start()
 
     def begin_epoch(self) -> None:
-        hold(self.network)
+        keep_folded(self.network)
 
     def trainable(self) -> Iterator[nn.Parameter]:
         """None in the main phase: the pair is trained in its own."""

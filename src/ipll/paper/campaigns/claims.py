@@ -38,7 +38,7 @@ class ClaimLost(BaseException):
     """Another process has taken the cell over: stop, and write nothing. No Exception, so that no part swallows it."""
 
 
-class Held(NamedTuple):
+class HeldClaim(NamedTuple):
     """A claim as others see it."""
 
     number: int
@@ -63,7 +63,7 @@ class Watch:
         self.stale = stale
         self._seen: dict[Path, tuple[int, bytes, float]] = {}
 
-    def look(self, folder: Path) -> tuple[Held | None, bool]:
+    def look(self, folder: Path) -> tuple[HeldClaim | None, bool]:
         """-> the cell's last claim, and whether the cell is free to take."""
         held = newest(folder)
         if held is None or held.over:
@@ -76,7 +76,7 @@ class Watch:
         return held, _now() - since > max(self.stale, said if isinstance(said, float | int) else 0.0)
 
 
-def newest(folder: Path) -> Held | None:
+def newest(folder: Path) -> HeldClaim | None:
     """-> the claim that counts."""
     number = _highest(folder)
     if not number:
@@ -89,7 +89,7 @@ def newest(folder: Path) -> Held | None:
         record = parse_json(raw)
     except ValueError:
         record = {}
-    return Held(number, raw, record if isinstance(record, dict) else {})
+    return HeldClaim(number, raw, record if isinstance(record, dict) else {})
 
 
 def take(folder: Path, *, judged: int = 0, stale: float = STALE) -> Claim | None:
