@@ -19,6 +19,7 @@ from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine import placement as residence
 from ipll.engine.device import arithmetic
+from ipll.engine.placement import place
 from ipll.learner import Learner, Position
 from ipll.progress import Plan, Silent
 

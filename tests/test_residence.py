@@ -21,7 +21,7 @@ from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine import placement as residence
-from ipll.engine.placement import Resident, Selection, Staged
+from ipll.engine.placement import Resident, Selection, Staged, place
 from ipll.errors import ConfigError, RunError
 from ipll.learner import Learner, Position
 
