@@ -22,8 +22,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
-SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .jp2 .png .apng .bmp .webp .avif .tif .tiff .pbm .pgm .ppm .pnm .tga .gif".split()
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".png", ".apng", ".bmp", ".webp"),
+    *(".avif", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".tga", ".gif"),
 )
 BLOCK_BYTES = 2**21  # of the images that a thread decodes at a time
 HEADS = 256  # files whose heads a thread reads at a time
