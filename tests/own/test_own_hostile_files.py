@@ -65,7 +65,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "b.csv": read_votes,
     "c.toml": read_toml,
     "d.npz": Stream.load,
-    "e.png": lambda path: read_picture(path, 8, 1.0),
+    "e.png": lambda path: read_picture(path, 8),
     "f.pkl": load_pickle,
     "g.safetensors": lambda path: load_weights(torch.nn.Linear(1, 1), str(path)),
     "g.pth": lambda path: load_weights(torch.nn.Linear(1, 1), str(path)),
@@ -96,6 +96,9 @@ def test_images_that_are_no_files(main: Any, kind: str, photos: Path) -> None:
     Model.fit(from_arrays(images, ["a", "b"] * 4), device="cpu", settings={"train.epochs": 1, "data.size": 8}).save("m")
     put(kind, "photos/strange.png")
     status, _, err = main("predict", "m", "photos")
+    if kind == "folder":  # it may be called what it likes
+        assert status == 0
+        return
     assert status == 2
     assert "strange.png" in err
     status, out, _ = main("predict", "m", "photos", "--skip-bad")
@@ -106,7 +109,7 @@ def test_images_that_are_no_files(main: Any, kind: str, photos: Path) -> None:
 def test_postscript_is_a_program_and_no_image() -> None:
     Path("a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
     with pytest.raises(DataError, match=r"a\.png"):
-        read_picture(Path("a.png"), 8, 1.0)
+        read_picture(Path("a.png"), 8)
     with pytest.raises(OSError, match="cannot identify"):
         open_image("a.png")
 

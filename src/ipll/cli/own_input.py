@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -126,8 +127,7 @@ def _plain(split: str) -> str:
 
 
 def _read_folder(folder: Path, skip_bad: bool) -> Samples:
-    from PIL import Image
-
+    from ipll.data.pictures import pictures
     from ipll.own.reading.images import image_files
     from ipll.own.reading.problems import Problems
     from ipll.own.reading.read import settle
@@ -135,19 +135,14 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
 
     if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError(f"cannot read the folder {folder}: Permission denied. Check its permissions.")
-    endings = set(Image.registered_extensions())
-    paths = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in endings and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    paths = [picture.path for picture in pictures(folder, below=math.inf)]
     if not paths:
         raise DataError(f"{folder} has no images in it. Name a folder of images, or a table.")
-    images, broken = image_files([os.fspath(path) for path in paths])
+    images, broken = image_files([os.path.join(folder, path) for path in paths])
     n = len(paths)
     samples = Samples(
         source=str(folder),
-        ids=[_name(path.relative_to(folder).as_posix()) for path in paths],
+        ids=[_name(path) for path in paths],
         rows=np.arange(1, n + 1),
         names=(),
         candidates=np.zeros((n, 0), np.bool_),
