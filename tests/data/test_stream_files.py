@@ -112,7 +112,10 @@ def test_a_pickle_is_never_opened(saved: Path) -> None:
     [
         ({"config": np.array("{")}, "settings cannot be read"),
         ({"config": np.array("3")}, "settings cannot be read"),
-        ({"config": np.array('{"source": "toy", "classes_per_task": [2, 2, 2], "q": 7}')}, r"stream\.q is 7"),
+        (
+            {"config": np.array('{"source": "toy", "classes_per_task": [2, 2, 2], "q": 7}')},
+            r"stream\.q must be in \[0, 1\), got 7",
+        ),
         ({"config": np.array('{"source": "toy", "classes_per_task": [2, 2], "tasks": 3}')}, "classes per task"),
         ({"class_order": np.zeros(6, np.int64)}, "not a permutation"),
         ({"candidates": np.ones((3, 6), bool)}, "types and shapes"),

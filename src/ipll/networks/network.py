@@ -16,7 +16,7 @@ from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
 from ipll.networks.norm import Norm, can_fuse
 from ipll.networks.pretrained import load_weights, pin
 from ipll.rng import key, torch_generator
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 
 MASKED = -1e4  # the logit of a class that is not born yet: finite, so that 0 * log-probability stays 0
 
@@ -31,20 +31,14 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    backbone: str = setting("resnet18", "the feature extractor phi", "paper")
+class ModelConfig(Section, name="model"):
+    backbone: str = setting("resnet18", "the feature extractor phi", "paper", choices=BACKBONES)
     weights: str = setting("", "pretrained backbone: a file, 'torchvision:NAME' or 'timm:NAME'; empty: random weights")
     weights_sha256: str = setting("", "SHA-256 of that file, filled in when a run is made; another file is refused")
     expects_weights: bool = setting(False, "the published numbers need pretrained weights: say so where there are none")
-    head: str = setting("linear", "'linear', or 'cosine': both sides normalised, no bias")
-    new_rows: str = setting("random", "a new class's row of the head: 'random' or 'zero'")
-    projection: int = setting(128, "width of the projection head, for methods that have one", "paper")
-
-    def __post_init__(self) -> None:
-        BACKBONES[self.backbone]
-        check_choice("model.head", self.head, tuple(HEADS))
-        check(self.projection >= 1, "model.projection", "be at least 1", self.projection)
-        check_choice("model.new_rows", self.new_rows, ("random", "zero"))
+    head: str = setting("linear", "'linear', or 'cosine': both sides normalised, no bias", choices=lambda: HEADS)
+    new_rows: str = setting("random", "a new class's row of the head: 'random' or 'zero'", choices=("random", "zero"))
+    projection: int = setting(128, "width of the projection head, for methods that have one", "paper", least=1)
 
     def pinned(self) -> ModelConfig:
         """-> the same settings with the absolute path of the file of weights and its SHA-256."""
@@ -112,7 +106,7 @@ class CosineHead(LinearHead):
         return torch.where(self.born, self.SCALE * cosines, MASKED)
 
 
-HEADS = {"linear": LinearHead, "cosine": CosineHead}
+HEADS: dict[str, type[LinearHead]] = {"linear": LinearHead, "cosine": CosineHead}
 
 
 class Network(nn.Module):

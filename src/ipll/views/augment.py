@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ipll.registry import Registry
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 from ipll.views import image_ops as ops
 from ipll.views.pillow_ops import hole, operate, whole
 from ipll.views.policies import papi_choice, papi_table, pico_choice, pico_hole, pico_table
@@ -38,33 +38,26 @@ NOISE = "noise"  # the strong view of features (`feature_views.py`); all other n
 
 
 @dataclass(frozen=True)
-class AugmentConfig:
+class AugmentConfig(Section, name="augment"):
     """How the two views are made."""
 
-    weak: str = setting("sim", "the weak view, by name", "paper")
-    strong: str = setting("mild", "the strong view, by name; the paper cites RandAugment and gives no strengths")
+    weak: str = setting("sim", "the weak view", "paper", choices=lambda: (*VIEWS, NOISE))
+    strong: str = setting(
+        "mild", "the strong view; the paper cites RandAugment and gives no strengths", choices=lambda: (*VIEWS, NOISE)
+    )
     flip: bool = setting(True, "mirror half of the images (never in 'shift' and 'warp')", "official code")
-    min_scale: float = setting(0.2, "smallest area of a random resized crop, as a share", "official code")
+    min_scale: float = setting(0.2, "smallest area of a resized crop, as a share", "official code", above=0, most=1)
     test_size: int = setting(
-        0, "side at which plain views are shown (test, prototypes, separation, memory), in pixels; 0: as they are"
+        0, "side of plain views (test, prototypes, separation, memory), in pixels; 0: as they are", least=0
     )
     test_mirror: bool = setting(
         False, "show the mirror image beside every plain view too; what the network says is the mean of both"
     )
     cutmix: float = setting(
-        0.0, "weight of the loss on a further view, parts of two images of a batch in one (CutMix); 0: no such view"
+        0.0, "weight of the loss on a further view, parts of two images in one (CutMix); 0: no such view", least=0
     )
-    noise: float = setting(0.1, "view 'noise' of features: Gaussian noise, in standard deviations of each feature")
-    drop: float = setting(0.1, "view 'noise' of features: probability that a feature is replaced by its mean")
-
-    def __post_init__(self) -> None:
-        check_choice("augment.weak", self.weak, (*VIEWS, NOISE))
-        check_choice("augment.strong", self.strong, (*VIEWS, NOISE))
-        check(self.test_size >= 0, "augment.test_size", "not be negative", self.test_size)
-        check(self.cutmix >= 0, "augment.cutmix", "not be negative", self.cutmix)
-        check(self.noise >= 0, "augment.noise", "not be negative", self.noise)
-        check(0 <= self.drop < 1, "augment.drop", "be in [0, 1)", self.drop)
-        check(0 < self.min_scale <= 1, "augment.min_scale", "be in (0, 1]", self.min_scale)
+    noise: float = setting(0.1, "view 'noise': Gaussian noise, in standard deviations of each feature", least=0)
+    drop: float = setting(0.1, "view 'noise': probability that a feature is replaced by its mean", least=0, below=1)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,12 @@ from torch import Tensor
 
 from ipll.component import FAMILIES, Batch, Component, soft_cross_entropy
 from ipll.networks.network import Output
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class ConsistencySettings:
-    weight: float = setting(1.0, "weight of L_cr in the total loss (Eq. 11)", "paper")
-
-    def __post_init__(self) -> None:
-        check(self.weight >= 0, "auxiliary.consistency.weight", "not be negative", self.weight)
+class ConsistencySettings(Section, name="auxiliary.consistency"):
+    weight: float = setting(1.0, "weight of L_cr in the total loss (Eq. 11)", "paper", least=0)
 
 
 @FAMILIES["auxiliary"].register("consistency")

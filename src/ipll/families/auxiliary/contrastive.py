@@ -12,25 +12,18 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Batch, Component, Context, predict_within
 from ipll.networks.network import Output
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class ContrastiveSettings:
-    weight: float = setting(0.5, "weight of the contrastive loss", "official code")
-    temperature: float = setting(0.07, "tau of the similarities", "official code")
-    queue: int = setting(4096, "keys kept as further contrasts; emptied when a task begins", "paper")
-    key_momentum: float = setting(0.999, "momentum of the key encoder", "official code")
+class ContrastiveSettings(Section, name="auxiliary.contrastive"):
+    weight: float = setting(0.5, "weight of the contrastive loss", "official code", least=0)
+    temperature: float = setting(0.07, "tau of the similarities", "official code", above=0)
+    queue: int = setting(4096, "keys kept as further contrasts; emptied when a task begins", "paper", least=1)
+    key_momentum: float = setting(0.999, "momentum of the key encoder", "official code", within=(0, 1))
     start: int = setting(
-        1, "epoch of a task from which labels make positives; before, only a sample's own key", "official code"
+        1, "epoch of a task from which labels make positives; before, only a sample's own key", "official code", least=0
     )
-
-    def __post_init__(self) -> None:
-        check(self.weight >= 0, "auxiliary.contrastive.weight", "not be negative", self.weight)
-        check(self.temperature > 0, "auxiliary.contrastive.temperature", "be positive", self.temperature)
-        check(self.queue >= 1, "auxiliary.contrastive.queue", "be at least 1", self.queue)
-        check(0 <= self.key_momentum <= 1, "auxiliary.contrastive.key_momentum", "be in [0, 1]", self.key_momentum)
-        check(self.start >= 0, "auxiliary.contrastive.start", "not be negative", self.start)
 
 
 @FAMILIES["auxiliary"].register("contrastive")

@@ -11,25 +11,19 @@ from torch import Tensor
 from ipll.component import FAMILIES, Batch, Component, Context, Draw, predict_within
 from ipll.families.embedding import follow, ramp
 from ipll.networks.network import MASKED, Output
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class PrototypeKLSettings:
-    weight: float = setting(1.0, "weight of the KL divergence once it is ramped up", "official code")
-    temperature: float = setting(0.3, "tau of the similarities to prototypes", "official code")
-    mixup: float = setting(8.0, "both parameters of the Beta distribution of the mixing share", "official code")
-    ramp: float = setting(0.02, "share of a task's epochs over which the weight grows from 0", "official code")
-    momentum_start: float = setting(0.9, "momentum of the prototypes, at the start of a task", "official code")
-    momentum_end: float = setting(0.5, "and at its end", "official code")
-
-    def __post_init__(self) -> None:
-        section = "auxiliary.prototype-kl"
-        check(self.weight >= 0, f"{section}.weight", "not be negative", self.weight)
-        check(self.temperature > 0, f"{section}.temperature", "be positive", self.temperature)
-        check(self.mixup > 0, f"{section}.mixup", "be positive", self.mixup)
-        for name in ("ramp", "momentum_start", "momentum_end"):
-            check(0 <= getattr(self, name) <= 1, f"{section}.{name}", "be in [0, 1]", getattr(self, name))
+class PrototypeKLSettings(Section, name="auxiliary.prototype-kl"):
+    weight: float = setting(1.0, "weight of the KL divergence once it is ramped up", "official code", least=0)
+    temperature: float = setting(0.3, "tau of the similarities to prototypes", "official code", above=0)
+    mixup: float = setting(8.0, "both parameters of the mixing share's Beta distribution", "official code", above=0)
+    ramp: float = setting(
+        0.02, "share of a task's epochs over which the weight grows from 0", "official code", within=(0, 1)
+    )
+    momentum_start: float = setting(0.9, "momentum of the prototypes, as a task starts", "official code", within=(0, 1))
+    momentum_end: float = setting(0.5, "and at its end", "official code", within=(0, 1))
 
 
 @FAMILIES["auxiliary"].register("prototype-kl")

@@ -10,15 +10,12 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES
 from ipll.families.classifier import Classifier
-from ipll.settings import check_choice, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class PrototypeClassifierSettings:
-    metric: str = setting("euclidean", "distance to prototypes: 'euclidean' or 'cosine'", "paper")
-
-    def __post_init__(self) -> None:
-        check_choice("classifier.metric", self.metric, ("euclidean", "cosine"))
+class PrototypeClassifierSettings(Section, name="classifier"):
+    metric: str = setting("euclidean", "distance to prototypes", "paper", choices=("euclidean", "cosine"))
 
 
 @FAMILIES["classifier"].register("prototypes")

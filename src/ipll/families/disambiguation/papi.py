@@ -12,17 +12,13 @@ from ipll.component import FAMILIES, Batch, Context
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.embedding import ramp
 from ipll.networks.network import Output
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class PapiSettings:
-    momentum_start: float = setting(0.95, "momentum of the targets, at the start of a task", "official code")
-    momentum_end: float = setting(0.8, "and at its end", "official code")
-
-    def __post_init__(self) -> None:
-        for name in ("momentum_start", "momentum_end"):
-            check(0 <= getattr(self, name) <= 1, f"disambiguation.{name}", "be in [0, 1]", getattr(self, name))
+class PapiSettings(Section, name="disambiguation"):
+    momentum_start: float = setting(0.95, "momentum of the targets, as a task starts", "official code", within=(0, 1))
+    momentum_end: float = setting(0.8, "and at its end", "official code", within=(0, 1))
 
 
 @FAMILIES["disambiguation"].register("papi")

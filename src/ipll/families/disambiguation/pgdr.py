@@ -13,23 +13,19 @@ from ipll.component import FAMILIES, Batch, Context, predict_within
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.disambiguation.robust import Misses
 from ipll.networks.network import Output
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 
 RAREST = 1e-6  # share of a class that no target has any weight on
 
 
 @dataclass(frozen=True)
-class MomentumSettings:
-    beta_start: float = setting(0.8, "momentum of the pseudo-labels in a task's first epoch (Eq. 6)", "paper")
-    beta_end: float = setting(0.6, "and in its last; linear in between", "paper")
+class MomentumSettings(Section, name="disambiguation"):
+    beta_start: float = setting(
+        0.8, "momentum of the pseudo-labels in a task's first epoch (Eq. 6)", "paper", within=(0, 1)
+    )
+    beta_end: float = setting(0.6, "and in its last; linear in between", "paper", within=(0, 1))
     soft: bool = setting(False, "z of Eq. 6 is the prediction within S_i, instead of its largest entry alone")
-    memory_targets: str = setting("update", "pseudo-labels of memory samples: 'update' or 'freeze'")
-
-    def __post_init__(self) -> None:
-        for name in ("beta_start", "beta_end"):
-            value = getattr(self, name)
-            check(0 <= value <= 1, f"disambiguation.{name}", "be in [0, 1]", value)
-        check_choice("disambiguation.memory_targets", self.memory_targets, ("update", "freeze"))
+    memory_targets: str = setting("update", "pseudo-labels of memory samples", choices=("update", "freeze"))
 
 
 class MomentumLabels(Disambiguation):
@@ -65,21 +61,14 @@ class MomentumLabels(Disambiguation):
 @dataclass(frozen=True)
 class PgdrSettings(MomentumSettings):
     empty_set: str = setting(
-        "old", "a sample without a new candidate: 'old' (it joins D_old) or 'restore' (it keeps S_i)"
+        "old", "with no new candidate a sample joins D_old ('old') or keeps S_i ('restore')", choices=("old", "restore")
     )
     adjust: float = setting(
-        0.0,
-        "tau: tau times the log of the classes' share of the targets joins the logits in training; 0: as in the paper",
+        0.0, "tau; logits gain tau * log(share of their class in the targets) in training; 0: as in the paper", least=0
     )
     miss_rate: float = setting(
-        0.0, "m: the share of samples whose true label is expected not to be a candidate; 0: none, as in the paper"
+        0.0, "m: expected share of samples whose true label is no candidate; 0: as in the paper", least=0, below=0.5
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("disambiguation.empty_set", self.empty_set, ("old", "restore"))
-        check(self.adjust >= 0, "disambiguation.adjust", "not be negative", self.adjust)
-        check(0 <= self.miss_rate < 0.5, "disambiguation.miss_rate", "be in [0, 0.5)", self.miss_rate)
 
 
 @FAMILIES["disambiguation"].register("pgdr")

@@ -13,20 +13,15 @@ from ipll.component import FAMILIES, Batch, Context, predict_within
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.embedding import follow, ramp
 from ipll.networks.network import Output
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class PicoSettings:
-    start: int = setting(1, "epoch of a task from which targets are updated", "official code")
-    phi_start: float = setting(0.95, "momentum of the targets, at the start of a task", "official code")
-    phi_end: float = setting(0.8, "and at its end", "official code")
-    prototype_momentum: float = setting(0.99, "momentum of the prototypes, sample by sample", "official code")
-
-    def __post_init__(self) -> None:
-        check(self.start >= 0, "disambiguation.start", "not be negative", self.start)
-        for name in ("phi_start", "phi_end", "prototype_momentum"):
-            check(0 <= getattr(self, name) <= 1, f"disambiguation.{name}", "be in [0, 1]", getattr(self, name))
+class PicoSettings(Section, name="disambiguation"):
+    start: int = setting(1, "epoch of a task from which targets are updated", "official code", least=0)
+    phi_start: float = setting(0.95, "momentum of the targets, as a task starts", "official code", within=(0, 1))
+    phi_end: float = setting(0.8, "and at its end", "official code", within=(0, 1))
+    prototype_momentum: float = setting(0.99, "of the prototypes, sample by sample", "official code", within=(0, 1))
 
 
 @FAMILIES["disambiguation"].register("pico")

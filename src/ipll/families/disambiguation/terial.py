@@ -26,27 +26,19 @@ from ipll.component import FAMILIES, Batch, Context, soft_cross_entropy
 from ipll.families.disambiguation import Disambiguation
 from ipll.networks.network import MASKED, Output
 from ipll.rng import torch_generator
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 TINY = 1e-6  # squared lengths below this count as zero: float32 cannot tell them apart, and a root has no slope there
 
 
 @dataclass(frozen=True)
-class TerialSettings:
-    factors: int = setting(4, "K, latent factors, each a K-th of the features' width", "DisenGCN, number ours")
-    steps: int = setting(3, "T, steps of neighbourhood routing", "DisenGCN, number ours")
-    temperature: float = setting(1.0, "tau of the softmax over factors in the routing", "DisenGCN, number ours")
-    score_temperature: float = setting(0.25, "tau' of the softmax over classes of the routed scores")
-    weight: float = setting(0.5, "weight of the cross-entropy of the routed scores")
-    independence: float = setting(0.1, "weight of the distance correlation of factors", "TERIAL, number ours")
-
-    def __post_init__(self) -> None:
-        for name in ("factors", "steps"):
-            check(getattr(self, name) >= 1, f"disambiguation.{name}", "be at least 1", getattr(self, name))
-        for name in ("temperature", "score_temperature"):
-            check(getattr(self, name) > 0, f"disambiguation.{name}", "be positive", getattr(self, name))
-        for name in ("weight", "independence"):
-            check(getattr(self, name) >= 0, f"disambiguation.{name}", "not be negative", getattr(self, name))
+class TerialSettings(Section, name="disambiguation"):
+    factors: int = setting(4, "K, latent factors, each a K-th of the features' width", "DisenGCN, number ours", least=1)
+    steps: int = setting(3, "T, steps of neighbourhood routing", "DisenGCN, number ours", least=1)
+    temperature: float = setting(1.0, "tau of the softmax over factors in routing", "DisenGCN, number ours", above=0)
+    score_temperature: float = setting(0.25, "tau' of the softmax over classes of the routed scores", above=0)
+    weight: float = setting(0.5, "weight of the cross-entropy of the routed scores", least=0)
+    independence: float = setting(0.1, "weight of the distance correlation of factors", "TERIAL, number ours", least=0)
 
 
 @FAMILIES["disambiguation"].register("terial")

@@ -8,19 +8,17 @@ import torch
 from torch import Tensor
 
 from ipll.component import FAMILIES, Component, Context
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 
 MEMBERS = ("by_class", "herding")
 
 
 @dataclass(frozen=True)
-class MemorySettings:
-    size: int = setting(2000, "m, the number of samples kept in all", "paper")
-    batches: str = setting("joint", "'joint': memory and task are shuffled together; 'paired': as many of each a step")
-
-    def __post_init__(self) -> None:
-        check(self.size >= 0, "memory.size", "not be negative", self.size)
-        check_choice("memory.batches", self.batches, ("joint", "paired"))
+class MemorySettings(Section, name="memory"):
+    size: int = setting(2000, "m, the number of samples kept in all", "paper", least=0)
+    batches: str = setting(
+        "joint", "memory and task: 'joint' in one shuffle, or 'paired', as many of each", choices=("joint", "paired")
+    )
 
 
 class Memory(Component):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ipll.component import FAMILIES, never
 from ipll.families.memory import Memory, MemorySettings, quotas
 from ipll.prototypes import rows_of_classes
-from ipll.settings import check, setting
+from ipll.settings import setting
 
 BLOCK = 1024  # rows of a distance matrix computed at a time
 
@@ -47,13 +47,10 @@ class RandomMemory(ByClass):
 
 @dataclass(frozen=True)
 class RepresentativeDiverseSettings(MemorySettings):
-    neighbours: int = setting(10, "K, the neighbours that make up a sample's region (Eq. 8)", "paper")
-    diverse_share: float = setting(0.67, "N_d as a share of m / |Y_t|: at most so many are diverse samples", "paper")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self.neighbours >= 1, "memory.neighbours", "be at least 1", self.neighbours)
-        check(0 <= self.diverse_share <= 1, "memory.diverse_share", "be in [0, 1]", self.diverse_share)
+    neighbours: int = setting(10, "K, the neighbours that make up a sample's region (Eq. 8)", "paper", least=1)
+    diverse_share: float = setting(
+        0.67, "N_d as a share of m / |Y_t|: at most so many are diverse samples", "paper", within=(0, 1)
+    )
 
 
 @FAMILIES["memory"].register("representative-diverse")

@@ -13,16 +13,12 @@ from ipll.component import FAMILIES, Batch, Component, Context, Phase
 from ipll.engine.state import copy_state
 from ipll.families.retention.bic import Bic, BicSettings
 from ipll.networks.network import MASKED, Output
-from ipll.settings import check, setting
+from ipll.settings import setting
 
 
 @dataclass(frozen=True)
 class AnclSettings(BicSettings):
-    auxiliary_weight: float = setting(1.0, "weight of the distillation from the auxiliary network")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self.auxiliary_weight >= 0, "retention.auxiliary_weight", "not be negative", self.auxiliary_weight)
+    auxiliary_weight: float = setting(1.0, "weight of the distillation from the auxiliary network", least=0)
 
 
 @FAMILIES["retention"].register("ancl")

@@ -10,20 +10,15 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Context, predict_within
 from ipll.families.retention.wa import WeightedDistillation, WeightedSettings
-from ipll.settings import check, setting
+from ipll.settings import setting
 
 
 @dataclass(frozen=True)
 class BicSettings(WeightedSettings):
     hold_out: float = setting(
-        0.1, "share of the samples set apart before training, for the correction", "official code"
+        0.1, "share of the samples set apart before training, for the correction", "official code", above=0, below=1
     )
-    penalty: float = setting(0.1, "weight of beta^2 / 2 in the correction's fit", "official code")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(0 < self.hold_out < 1, "retention.hold_out", "be between 0 and 1", self.hold_out)
-        check(self.penalty >= 0, "retention.penalty", "not be negative", self.penalty)
+    penalty: float = setting(0.1, "weight of beta^2 / 2 in the correction's fit", "official code", least=0)
 
 
 @FAMILIES["retention"].register("bic")

@@ -18,20 +18,16 @@ from ipll.engine.state import copy_state
 from ipll.families.retention.distillation import Distillation, DistillationSettings
 from ipll.networks.network import Output
 from ipll.networks.norm import keep_folded
-from ipll.settings import check, setting
+from ipll.settings import setting
 
 
 @dataclass(frozen=True)
 class BoostSettings(DistillationSettings):
-    auxiliary_weight: float = setting(1.0, "weight of the cross-entropy of the new network alone, while it is trained")
-    compress_temperature: float = setting(2.0, "both softmaxes of the compression are taken at this temperature, T")
-    compress_weight: float = setting(1.0, "weight of the compression's loss, besides the factor T^2")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("auxiliary_weight", "compress_weight"):
-            check(getattr(self, name) >= 0, f"retention.{name}", "not be negative", getattr(self, name))
-        check(self.compress_temperature > 0, "retention.compress_temperature", "be positive", self.compress_temperature)
+    auxiliary_weight: float = setting(
+        1.0, "weight of the cross-entropy of the new network alone, while it is trained", least=0
+    )
+    compress_temperature: float = setting(2.0, "T, the temperature of both softmaxes of the compression", above=0)
+    compress_weight: float = setting(1.0, "weight of the compression's loss, besides the factor T^2", least=0)
 
 
 class Boosting(Distillation):

@@ -11,24 +11,20 @@ from torch import Tensor
 from ipll.batches import view_names
 from ipll.component import FAMILIES, Batch, Component
 from ipll.networks.network import MASKED, Output
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class DistillationSettings:
-    weight: float = setting(1.0, "weight of L_kd in the total loss (Eq. 11)", "paper")
-    temperature: float = setting(1.0, "both softmaxes are taken at this temperature")
-    views: str = setting("weak", "what the teacher is asked about: the 'weak' view, or 'all' that are trained on")
-    growth: float = setting(0.0, "the weight grows with the classes: times (old / new classes) to this power")
+class DistillationSettings(Section, name="retention"):
+    weight: float = setting(1.0, "weight of L_kd in the total loss (Eq. 11)", "paper", least=0)
+    temperature: float = setting(1.0, "temperature of both softmaxes", above=0)
+    views: str = setting(
+        "weak", "asked of the teacher: the 'weak' view, or 'all' that are trained on", choices=("weak", "all")
+    )
+    growth: float = setting(0.0, "the weight grows with the classes: times (old / new classes) to this power", least=0)
     literal: bool = setting(
         False, "Eq. 10 as written: the new network's softmax runs over all seen classes, not only the old ones"
     )
-
-    def __post_init__(self) -> None:
-        check(self.weight >= 0, "retention.weight", "not be negative", self.weight)
-        check(self.temperature > 0, "retention.temperature", "be positive", self.temperature)
-        check_choice("retention.views", self.views, ("weak", "all"))
-        check(self.growth >= 0, "retention.growth", "not be negative", self.growth)
 
 
 @FAMILIES["retention"].register("distillation")

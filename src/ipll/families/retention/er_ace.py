@@ -11,15 +11,14 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Batch, Component, predict_within
 from ipll.networks.network import MASKED, Output
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class ErAceSettings:
-    warm_up: float = setting(0.05, "share of a task's epochs in which incoming samples see only classes born in it")
-
-    def __post_init__(self) -> None:
-        check(0 <= self.warm_up <= 1, "retention.warm_up", "be in [0, 1]", self.warm_up)
+class ErAceSettings(Section, name="retention"):
+    warm_up: float = setting(
+        0.05, "share of a task's epochs in which incoming samples see only classes born in it", within=(0, 1)
+    )
 
 
 @FAMILIES["retention"].register("er-ace")

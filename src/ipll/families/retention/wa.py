@@ -14,7 +14,7 @@ from ipll.settings import setting
 
 @dataclass(frozen=True)
 class WeightedSettings(DistillationSettings):
-    temperature: float = setting(2.0, "both softmaxes are taken at this temperature; no factor T^2", "official code")
+    temperature: float = setting(2.0, "temperature of both softmaxes; no factor T^2", "official code", above=0)
 
 
 class WeightedDistillation(Distillation):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Component, Judgement
 from ipll.families.separation.mixture import lower_component
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 
 MEMBERS = ("prototype_distance", "model_output")
 
@@ -19,23 +19,17 @@ BLOCK = 8192  # samples whose distances to all prototypes are held at a time
 
 
 @dataclass(frozen=True)
-class SeparationSettings:
-    alpha: float = setting(0.8, "a sample is judged old if its old-task probability exceeds this", "paper")
+class SeparationSettings(Section, name="separation"):
+    alpha: float = setting(0.8, "a sample above this old-task probability is judged old", "paper", within=(0, 1))
     count: str = setting(
-        "free", "how many may be judged old: as the mixture says ('free'), or as many as the sets tell ('estimated')"
+        "free", "how many may be judged old: as the mixture says, or as the sets tell", choices=("free", "estimated")
     )
-    metric: str = setting("cosine", "distance to prototypes: 'euclidean' (Eq. 3 as written) or 'cosine'")
-    max_iter: int = setting(10, "most EM iterations of the mixture", "DivideMix's code")
-    tol: float = setting(1e-2, "EM stops when the bound gains less than this", "DivideMix's code")
-    reg: float = setting(5e-4, "added to the components' variances", "DivideMix's code")
-
-    def __post_init__(self) -> None:
-        check(0 <= self.alpha <= 1, "separation.alpha", "be in [0, 1]", self.alpha)
-        check_choice("separation.count", self.count, ("free", "estimated"))
-        check_choice("separation.metric", self.metric, ("euclidean", "cosine"))
-        check(self.max_iter >= 1, "separation.max_iter", "be at least 1", self.max_iter)
-        check(self.tol >= 0, "separation.tol", "not be negative", self.tol)
-        check(self.reg > 0, "separation.reg", "be positive", self.reg)
+    metric: str = setting(
+        "cosine", "distance to prototypes: 'euclidean' (Eq. 3 as written) or 'cosine'", choices=("euclidean", "cosine")
+    )
+    max_iter: int = setting(10, "most EM iterations of the mixture", "DivideMix's code", least=1)
+    tol: float = setting(1e-2, "EM stops when the bound gains less than this", "DivideMix's code", least=0)
+    reg: float = setting(5e-4, "added to the components' variances", "DivideMix's code", above=0)
 
 
 class Separation(Component):

@@ -11,19 +11,15 @@ from torch import Tensor, nn
 
 from ipll.component import FAMILIES
 from ipll.families.update.sgd import Sgd
-from ipll.settings import check, setting
+from ipll.settings import Section, setting
 
 Tensors = list[Tensor]
 
 
 @dataclass(frozen=True)
-class CFlatSettings:
-    rho: float = setting(0.2, "radius of the perturbations", "official code")
-    strength: float = setting(0.2, "lambda: weight of the first-order flatness term", "official code")
-
-    def __post_init__(self) -> None:
-        check(self.rho > 0, "update.rho", "be positive", self.rho)
-        check(self.strength >= 0, "update.strength", "not be negative", self.strength)
+class CFlatSettings(Section, name="update"):
+    rho: float = setting(0.2, "radius of the perturbations", "official code", above=0)
+    strength: float = setting(0.2, "lambda: weight of the first-order flatness term", "official code", least=0)
 
 
 @FAMILIES["update"].register("c-flat")
