@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,6 @@ import typer
 
 from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
-from ipll.cli.own_input import Given, Reading, decoded, read_given
 from ipll.cli.own_output import (
     evaluation_lines,
     kept_lines,
@@ -25,14 +23,13 @@ from ipll.cli.own_output import (
     skipped_lines,
 )
 from ipll.config import parse_overrides, resolve
-from ipll.driver import stop_requests
-from ipll.errors import ConfigError, Interrupted, RunError
+from ipll.errors import ConfigError, Interrupted
 from ipll.plugins import load_plugins
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
+    from ipll.own.reading.given import Given
 
-LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
 TrainTable = Annotated[
     Path | None,
     typer.Argument(
@@ -66,36 +63,33 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> None:
     """Learn from your own samples, each with the labels that it may have. Settings are chosen from the data."""
+    from ipll.own.reading.given import read_given
+    from ipll.own.work import check_free, fit_folder
+    from ipll.progress import LiveProgress
+
     load_plugins(plugin or ())
-    _check_free(out, overwrite)
+    check_free(out, overwrite=overwrite)
     settings = parse_overrides(set_ or [])
     if image_size is not None:
         settings["data.size"] = image_size
     if miss_rate is not None:
         _check_misses(method)
         settings["disambiguation.miss_rate"] = miss_rate
-    given = read_given(table, Reading(votes, min_votes, skip_bad), update=False)
+    given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad)
     _tell(given)
-    from ipll.own.folder import PENDING, working_on
-    from ipll.own.model import Model
-    from ipll.progress import LiveProgress
-
-    with working_on(out, new=True):
-        _check_free(out, overwrite)  # again: it may have had to wait for another one
-        with _interruptible("There is no model yet."):
-            model = Model.fit(
-                given.train,
-                method=method,
-                seed=seed,
-                device=device,
-                settings=settings,
-                min_class_samples=min_class_samples,
-                skip_bad=skip_bad,
-                reporter=LiveProgress(err_console),
-                pending=out / PENDING,
-            )
-        _check_free(out, overwrite)  # again: it may have taken long
-        _save(model, out)
+    with _interruptible("There is no model yet."):
+        model = fit_folder(
+            out,
+            given.train,
+            overwrite=overwrite,
+            method=method,
+            seed=seed,
+            device=device,
+            settings=settings,
+            min_class_samples=min_class_samples,
+            skip_bad=skip_bad,
+            reporter=LiveProgress(err_console),
+        )
     _summarise(model, None, out, given, device, skip_bad)
     _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
 
@@ -110,42 +104,18 @@ def update(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
-    from ipll.own.folder import PENDING, working_on
-    from ipll.own.model import Model
+    from ipll.own.reading.given import read_given
+    from ipll.own.work import opened
     from ipll.progress import LiveProgress
 
-    with working_on(folder):
-        before = Model.load(folder, plugins=plugin or ())
-        given = read_given(table, Reading(votes, min_votes, skip_bad), update=True)
+    with opened(folder, plugins=plugin or ()) as place:
+        before = place.model
+        given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
         _tell(given)
         with _interruptible(f"{folder} is as it was."):
-            model = before.update(
-                given.train,
-                device=device,
-                skip_bad=skip_bad,
-                reporter=LiveProgress(err_console),
-                pending=folder / PENDING,
-            )
-        _save(model, folder)
+            model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
     _summarise(model, before, folder, given, device, skip_bad)
     _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
-
-
-def _check_free(folder: Path, overwrite: bool) -> None:
-    """Raises unless a new model may go to this folder."""
-    for place in (folder, *folder.parents):
-        if os.path.exists(place) and not os.path.isdir(place):
-            raise RunError(f"{place} is a file, not a folder: choose another --out.")
-    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise RunError(f"cannot write to {folder}: Permission denied. Choose another --out.")
-    if (folder / "model.json").exists():
-        if not overwrite:
-            raise RunError(
-                f"{folder} already holds a model. Choose another --out, replace it with --overwrite, "
-                f"or let it learn more: ipll update {folder} TABLE"
-            )
-    elif folder.is_dir() and any(not any(map(path.match, LEFTOVERS)) for path in folder.iterdir()):
-        raise RunError(f"{folder} holds other files. Choose a new folder with --out.")
 
 
 def _check_misses(method: str) -> None:
@@ -167,15 +137,6 @@ def _interruptible(outcome: str) -> Iterator[None]:
             raise Interrupted(f"Stopped. {outcome}", signal=signal.SIGINT) from None
 
 
-def _save(model: Model, folder: Path) -> None:
-    """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
-    from ipll.own.folder import clear_pending
-
-    with stop_requests():
-        model.save(folder)
-        clear_pending(folder)
-
-
 def _tell(given: Given) -> None:
     _say_all(read_lines(given))
     warn(f"Warning: {message}" for message in given.train.warnings)
@@ -184,6 +145,7 @@ def _tell(given: Given) -> None:
 def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str, skip_bad: bool) -> None:
     """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
     from ipll.own.prediction import evaluate as compare
+    from ipll.own.work import readable
 
     _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
     show_choices(model, before)
@@ -192,7 +154,7 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     if waiting:
         say(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {', '.join(waiting)}.")
     if given.test is not None and any(given.test.label_names):
-        test = decoded(given.test, model, skip_bad)
+        test = readable(given.test, model, skip_bad=skip_bad)
         result = compare(model.predict(test, device=device), test)
         _say_all(evaluation_lines(result, "rows of the split 'test'"))
     _say_all(kept_lines(model, folder))

@@ -10,7 +10,6 @@ from rich.table import Table as RichTable
 
 from ipll.cli.console import say, show
 from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
-from ipll.cli.own_input import decoded, of_split, read_to_predict
 from ipll.cli.own_output import (
     SHOWN,
     check_ending,
@@ -39,9 +38,11 @@ def predict(
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
     check_ending(out)
     from ipll.own.model import Model
+    from ipll.own.reading.given import read_to_predict
+    from ipll.own.work import readable
 
     model = Model.load(folder, plugins=plugin or ())
-    samples = decoded(read_to_predict(source, skip_bad=skip_bad), model, skip_bad)
+    samples = readable(read_to_predict(source, skip_bad=skip_bad), model, skip_bad=skip_bad)
     predictions = model.predict(samples, device=device)
     columns = prediction_table(samples, predictions, top)
     if out is None:
@@ -72,12 +73,14 @@ def evaluate(
     from ipll.engine.files import write_json
     from ipll.own.model import Model
     from ipll.own.prediction import evaluate as compare
+    from ipll.own.reading.given import of_split, read_to_predict
+    from ipll.own.work import readable
 
     model = Model.load(folder, plugins=plugin or ())
     everything = read_to_predict(table, skip_bad=skip_bad)
     samples = of_split(everything, split)
     what = f"rows of the split '{samples.split[0]}'" if samples.split and len(samples) < len(everything) else "rows"
-    samples = decoded(samples, model, skip_bad)
+    samples = readable(samples, model, skip_bad=skip_bad)
     result = compare(model.predict(samples, device=device), samples)
     for one in evaluation_tables(result):
         show(one)

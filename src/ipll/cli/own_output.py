@@ -12,7 +12,6 @@ import numpy as np
 from rich.table import Table
 
 from ipll.cli.console import say, show
-from ipll.cli.own_input import Given
 from ipll.errors import DataError
 from ipll.messages import cell
 from ipll.plugins import plugin_options
@@ -20,6 +19,7 @@ from ipll.plugins import plugin_options
 if TYPE_CHECKING:
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions
+    from ipll.own.reading.given import Given
     from ipll.own.reading.samples import Samples
 
 ENDINGS = (".csv", ".parquet", ".jsonl")

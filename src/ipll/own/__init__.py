@@ -15,9 +15,11 @@ from ipll.own.reading.samples import Samples
 if TYPE_CHECKING:
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions, evaluate
+    from ipll.own.reading.given import read_given
     from ipll.own.reading.read import read_table
     from ipll.own.reading.votes import read_votes
     from ipll.own.records import Records
+    from ipll.own.work import fit_folder, update_folder
 
 __all__ = [
     "Evaluation",
@@ -27,9 +29,12 @@ __all__ = [
     "Records",
     "Samples",
     "evaluate",
+    "fit_folder",
     "from_arrays",
+    "read_given",
     "read_table",
     "read_votes",
+    "update_folder",
 ]
 
 LATER = {
@@ -40,6 +45,9 @@ LATER = {
     "evaluate": "prediction",
     "read_table": "reading.read",
     "read_votes": "reading.votes",
+    "fit_folder": "work",
+    "read_given": "reading.given",
+    "update_folder": "work",
 }
 
 

@@ -1,19 +1,23 @@
-"""What the commands for people's own data are given: a table, raw votes, or a folder of images."""
+"""What a fit, an update or a prediction is given: a table, raw votes, or a folder of images; by split."""
 
 from __future__ import annotations
 
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ipll.data.pictures import pictures
 from ipll.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from ipll.own.model import Model
-    from ipll.own.reading.samples import Samples
+from ipll.own.reading.columns import NO_CANDIDATES
+from ipll.own.reading.images import image_files
+from ipll.own.reading.problems import Problems
+from ipll.own.reading.read import TEXT, gather, read_table, settle
+from ipll.own.reading.samples import Samples, checked
+from ipll.own.reading.tables import open_table
+from ipll.own.reading.votes import read_votes
 
 TRAIN, TEST = "train", "test"
 CHECKED = 8  # pixels: images that are not learnt from are decoded as small as this to see that they are whole
@@ -27,44 +31,27 @@ class Given(NamedTuple):
     others: dict[str, int]  # further splits, with their number of samples
 
 
-class Reading(NamedTuple):
-    """The options that say how samples are read."""
-
-    votes: Path | None
-    min_votes: int
-    skip_bad: bool
-
-
-def read_given(table: Path | None, reading: Reading, *, update: bool) -> Given:
+def read_given(
+    table: Path | None, votes: Path | None = None, *, min_votes: int = 1, skip_bad: bool = False, update: bool = False
+) -> Given:
     """-> the samples to learn from. An update may bring one class only, a fit may not."""
-    from ipll.own.reading.samples import checked
-    from ipll.own.reading.votes import read_votes
-
-    if reading.votes is not None:
-        samples = read_votes(
-            reading.votes,
-            samples=table,
-            min_votes=reading.min_votes,
-            skip_bad=reading.skip_bad,
-            allow_one_class=True,
-        )
+    if votes is not None:
+        samples = read_votes(votes, samples=table, min_votes=min_votes, skip_bad=skip_bad, allow_one_class=True)
     elif table is None:
         raise ConfigError("nothing to learn from. Give a TABLE, or raw votes with --votes FILE.")
-    elif reading.min_votes != 1:
+    elif min_votes != 1:
         raise ConfigError("--min-votes counts raw votes, and there are none. Give them with --votes FILE.")
     else:
-        samples = _read_table(table, reading)
+        samples = _read_table(table, skip_bad)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
-    if given.test is not None and not reading.skip_bad:
+    if given.test is not None and not skip_bad:
         given.test.decoded(CHECKED)  # what is broken is told before a model has learnt
     return given
 
 
 def read_to_predict(source: Path, *, skip_bad: bool) -> Samples:
     """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it."""
-    from ipll.own.reading.read import read_table
-
     if source.is_dir():
         return _read_folder(source, skip_bad)
     return read_table(source, skip_bad=skip_bad, allow_one_class=True, unlabelled=True)
@@ -83,19 +70,15 @@ def of_split(samples: Samples, split: str | None) -> Samples:
     return samples.take(chosen)
 
 
-def _read_table(path: Path, reading: Reading) -> Samples:
+def _read_table(path: Path, skip_bad: bool) -> Samples:
     """-> all rows. Only those that are learnt from need candidates."""
-    from ipll.own.reading.columns import NO_CANDIDATES
-    from ipll.own.reading.read import TEXT, gather, settle
-    from ipll.own.reading.tables import open_table
-
     table = open_table(path, TEXT)
     problems = table.problems()
     samples, broken = gather(table, problems, unlabelled={"split", "candidates"} <= set(table.columns))
     if samples.split is not None:
         empty = _learnt_from(samples) & ~samples.candidates.any(1)
         problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)
-    return settle(samples, broken, problems, reading.skip_bad, image_size=None, allow_one_class=True)
+    return settle(samples, broken, problems, skip_bad, image_size=None, allow_one_class=True)
 
 
 def _by_split(samples: Samples) -> Given:
@@ -127,11 +110,6 @@ def _plain(split: str) -> str:
 
 
 def _read_folder(folder: Path, skip_bad: bool) -> Samples:
-    from ipll.data.pictures import pictures
-    from ipll.own.reading.images import image_files
-    from ipll.own.reading.problems import Problems
-    from ipll.own.reading.read import settle
-    from ipll.own.reading.samples import Samples
 
     if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError(f"cannot read the folder {folder}: Permission denied. Check its permissions.")
@@ -157,10 +135,3 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
 def _name(path: str) -> str:
     """-> a file's name as text; bytes of it that are not UTF-8 are shown, since no table could hold them."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def decoded(samples: Samples, model: Model, skip_bad: bool) -> Samples:
-    """-> samples to predict. Images that turn out to be broken are left out; else they are decoded block by block."""
-    if skip_bad and samples.images is not None and model.kind == "images":
-        return samples.decoded(model.shape[-1], model.shape[0], skip_bad=True)
-    return samples

@@ -1,0 +1,85 @@
+"""Fits and updates of a model in its folder: one at a time, gone on with after a stop, saved whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ipll.driver import stop_requests
+from ipll.errors import RunError
+from ipll.own.folder import PENDING, clear_pending, working_on
+from ipll.own.model import Model
+from ipll.own.reading.samples import Samples
+
+LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
+
+
+def fit_folder(folder: Path, samples: Samples, *, overwrite: bool = False, **options: Any) -> Model:
+    """`Model.fit` into a folder: waits for whoever works on it, goes on where the same fit was stopped, and saves."""
+    check_free(folder, overwrite=overwrite)
+    with working_on(folder, new=True):
+        check_free(folder, overwrite=overwrite)  # again: it may have had to wait for another one
+        model = Model.fit(samples, pending=folder / PENDING, **options)
+        check_free(folder, overwrite=overwrite)  # again: it may have taken long
+        save(model, folder)
+    return model
+
+
+class Opened(NamedTuple):
+    """A model in its folder, on which nobody else works meanwhile."""
+
+    folder: Path
+    model: Model
+
+    def update(self, samples: Samples, **options: Any) -> Model:
+        """`Model.update`, which goes on where the same one was stopped, and saves; a failure leaves what was there."""
+        model = self.model.update(samples, pending=self.folder / PENDING, **options)
+        save(model, self.folder)
+        return model
+
+
+@contextmanager
+def opened(folder: Path, *, plugins: Sequence[str | Path] = ()) -> Iterator[Opened]:
+    """Waits for whoever works on the folder."""
+    with working_on(folder):
+        yield Opened(folder, Model.load(folder, plugins=plugins))
+
+
+def update_folder(folder: Path, samples: Samples, *, plugins: Sequence[str | Path] = (), **options: Any) -> Model:
+    """The model in a folder learns from more samples, and takes its own place."""
+    with opened(folder, plugins=plugins) as place:
+        return place.update(samples, **options)
+
+
+def save(model: Model, folder: Path) -> None:
+    """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
+    with stop_requests():
+        model.save(folder)
+        clear_pending(folder)
+
+
+def check_free(folder: Path, *, overwrite: bool = False) -> None:
+    """Raises unless a new model may go to this folder."""
+    for place in (folder, *folder.parents):
+        if os.path.exists(place) and not os.path.isdir(place):
+            raise RunError(f"{place} is a file, not a folder: choose another --out.")
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise RunError(f"cannot write to {folder}: Permission denied. Choose another --out.")
+    if (folder / "model.json").exists():
+        if not overwrite:
+            raise RunError(
+                f"{folder} already holds a model. Choose another --out, replace it with --overwrite, "
+                f"or let it learn more: ipll update {folder} TABLE"
+            )
+    elif folder.is_dir() and any(not any(map(path.match, LEFTOVERS)) for path in folder.iterdir()):
+        raise RunError(f"{folder} holds other files. Choose a new folder with --out.")
+
+
+def readable(samples: Samples, model: Model, *, skip_bad: bool) -> Samples:
+    """-> samples to predict. Images that turn out to be broken are left out; else they are decoded block by block."""
+    if skip_bad and samples.images is not None and model.kind == "images":
+        return samples.decoded(model.shape[-1], model.shape[0], skip_bad=True)
+    return samples

@@ -1,0 +1,65 @@
+"""Models in folders, from Python: what the commands do, without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipll import Model, RunError
+from ipll.own import fit_folder, from_arrays, read_given, update_folder
+
+QUICK: dict[str, Any] = {"device": "cpu", "settings": {"train.epochs": 2}}
+
+
+def blobs(names: str, n: int = 30, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    centres = {name: np.eye(8)[ord(name) - ord("a")] * 6 for name in "abcdefgh"}
+    labels = [name for name in names for _ in range(n)]
+    return from_arrays(np.stack([centres[name] + rng.normal(size=8) for name in labels]), [[name] for name in labels])
+
+
+def test_a_fit_goes_to_its_folder_and_an_update_takes_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    fitted = fit_folder(folder, blobs("ab"), **QUICK)
+    assert Model.load(folder).names == fitted.names == ("a", "b")
+    updated = update_folder(folder, blobs("cd"), device="cpu")
+    assert updated.names == ("a", "b", "c", "d")
+    found = Model.load(folder)
+    assert (found.updates, found.names) == (2, updated.names)
+    assert not (folder / ".pending").exists()
+
+
+def test_a_model_that_is_there_is_not_replaced_by_chance(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    fit_folder(folder, blobs("ab"), **QUICK)
+    with pytest.raises(RunError, match="already holds a model"):
+        fit_folder(folder, blobs("cd"), **QUICK)
+    assert Model.load(folder).names == ("a", "b")
+    assert fit_folder(folder, blobs("cd"), overwrite=True, **QUICK).names == ("c", "d")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="holds other files"):
+        fit_folder(tmp_path / "mine", blobs("ab"), **QUICK)
+
+
+def test_an_update_that_fails_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    fit_folder(folder, blobs("ab"), **QUICK)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix}
+    with pytest.raises(ValueError, match="feature"):
+        update_folder(folder, from_arrays(np.zeros((12, 3)), [["a"], ["b"]] * 6), device="cpu")
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix} == before
+
+
+def test_a_table_is_given_by_split(tmp_path: Path) -> None:
+    rows = [
+        f"{i},{i % 2},{'ab'[i % 2]},{'ab'[i % 2]},{('train', 'test', ' Train ', '', 'later')[i % 5]}" for i in range(40)
+    ]
+    table = tmp_path / "table.csv"
+    table.write_text("id,features.x,candidates,label,split\n" + "\n".join(rows) + "\n")
+    given = read_given(table)
+    assert given.test is not None
+    assert (len(given.train), len(given.test), given.others) == (24, 8, {"later": 8})
