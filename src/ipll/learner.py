@@ -27,6 +27,7 @@ from ipll.engine.device import channels_last, later, use_bf16, use_compile, use_
 from ipll.engine.replay import Plain, Replay
 from ipll.engine.state import LearnerState, Tensors, copy_state, load_tensors, part_of
 from ipll.errors import RunError
+from ipll.members import beside
 from ipll.memory.base import Memory
 from ipll.method import assemble
 from ipll.models.network import Network
@@ -65,7 +66,7 @@ class Learner(Stepper):
         super().__init__()
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
-        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix)
+        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix, beside(config.model))
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         graphs = use_graphs(train.graphs, ctx.device)

@@ -16,6 +16,7 @@ from ipll.auxiliary import contrastive as _contrastive  # noqa: F401
 from ipll.auxiliary import prototype_kl as _prototype_kl  # noqa: F401
 from ipll.auxiliary.cutmix import CutMix
 from ipll.classifier import members as _classifiers  # noqa: F401
+from ipll.classifier import stacked as _stacked  # noqa: F401
 from ipll.component import AUTOMATIC, FAMILIES, Component
 from ipll.disambiguation import papi as _papi  # noqa: F401
 from ipll.disambiguation import pgdr as _pgdr  # noqa: F401
@@ -25,6 +26,7 @@ from ipll.disambiguation import terial as _terial  # noqa: F401
 from ipll.errors import ConfigError, suggest
 from ipll.memory import by_class as _by_class  # noqa: F401
 from ipll.memory import herding as _herding  # noqa: F401
+from ipll.models import side_by_side as _side_by_side  # noqa: F401
 from ipll.models.network import HEADS
 from ipll.prototypes import Prototypes, PrototypeSettings
 from ipll.registry import Registry
@@ -152,14 +154,15 @@ def check_needs(parts: tuple[PartConfig, ...], head: str) -> None:
 
 
 def assemble(
-    parts: tuple[PartConfig, ...], prototypes: PrototypeSettings, cutmix: float = 0.0
+    parts: tuple[PartConfig, ...], prototypes: PrototypeSettings, cutmix: float = 0.0, beside: tuple[Component, ...] = ()
 ) -> tuple[Component, ...]:
     """-> the method's components, in the order in which their hooks are called. Prototypes join where a part needs
-    them, behind the auxiliary losses CutMix where it has a weight."""
-    members = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
+    them, behind the auxiliary losses CutMix where it has a weight; before all, what the network itself brings
+    (`beside`)."""
+    made = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
     families = [part.family for part in parts]
-    if any("prototypes" in member.needs for member in members):
-        members.insert(families.index("memory"), Prototypes(prototypes))
+    if any("prototypes" in part.needs for part in made):
+        made.insert(families.index("memory"), Prototypes(prototypes))
     if cutmix:
-        members.insert(families.index("retention"), CutMix(cutmix))
-    return tuple(members)
+        made.insert(families.index("retention"), CutMix(cutmix))
+    return (*beside, *made)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Component, Context
+from ipll.members import Evidence
 from ipll.prototypes import class_means
 from ipll.settings import check_choice, setting
 
@@ -19,6 +20,10 @@ class Classifier(Component):
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         """features [n, dim], corrected logits [n, capacity] -> [n, capacity]; -inf for classes not to be chosen."""
         raise NotImplementedError
+
+    def by_evidence(self, seen: Evidence) -> Tensor:
+        """-> the scores that held-out samples [n, capacity] would have."""
+        return seen.linear
 
 
 @FAMILIES["classifier"].register("linear")
@@ -50,6 +55,9 @@ class PrototypeClassifier(Classifier):
             return -prototypes.distances(features)
         cosines = F.normalize(features, dim=1) @ F.normalize(prototypes.mu, dim=1).T
         return cosines.masked_fill(~prototypes.known, -torch.inf)
+
+    def by_evidence(self, seen: Evidence) -> Tensor:
+        return seen.nearness
 
 
 @FAMILIES["classifier"].register("exemplar-means")

@@ -50,7 +50,7 @@ def fit(
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
-    method: Method = "pgdr",
+    method: Method = "auto",
     seed: Seed = 0,
     set_: Set = None,
     skip_bad: SkipBad = False,

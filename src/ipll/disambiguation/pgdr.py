@@ -23,12 +23,14 @@ class MomentumSettings:
     beta_start: float = setting(0.8, "momentum of the pseudo-labels in a task's first epoch (Eq. 6)", "paper")
     beta_end: float = setting(0.6, "and in its last; linear in between", "paper")
     soft: bool = setting(False, "z of Eq. 6 is the prediction within S_i, instead of its largest entry alone")
+    warm_up: float = setting(0.0, "share of a task's epochs in which pseudo-labels stay as they started")
     memory_targets: str = setting("update", "pseudo-labels of memory samples: 'update' or 'freeze'")
 
     def __post_init__(self) -> None:
         for name in ("beta_start", "beta_end"):
             value = getattr(self, name)
             check(0 <= value <= 1, f"disambiguation.{name}", "be in [0, 1]", value)
+        check(0 <= self.warm_up < 1, "disambiguation.warm_up", "be in [0, 1)", self.warm_up)
         check_choice("disambiguation.memory_targets", self.memory_targets, ("update", "freeze"))
 
 
@@ -43,8 +45,9 @@ class MomentumLabels(Disambiguation):
         self.register_buffer("beta", torch.zeros((), device=ctx.device))
 
     def begin_epoch(self) -> None:
-        done = self.ctx.epoch / max(self.ctx.epochs - 1, 1)
-        self.beta.fill_(self.settings.beta_start + done * (self.settings.beta_end - self.settings.beta_start))
+        settings, done = self.settings, self.ctx.epoch / max(self.ctx.epochs - 1, 1)
+        warm = self.ctx.epoch < settings.warm_up * self.ctx.epochs
+        self.beta.fill_(1.0 if warm else settings.beta_start + done * (settings.beta_end - settings.beta_start))
 
     def scores(self, out: Output) -> Tensor:
         """-> [n, capacity]; z is the candidate with the highest score."""

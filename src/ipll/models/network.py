@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ipll.models.backbones import BACKBONES, Backbone, build_backbone
+from ipll.errors import ConfigError
+from ipll.models.backbones import BACKBONES, SIDE_BY_SIDE, Backbone, build_backbone
 from ipll.models.norm import Norm, can_fuse
 from ipll.models.pretrained import load_weights, pin
 from ipll.rng import key, torch_generator
@@ -35,6 +36,12 @@ class ModelConfig:
     weights: str = setting("", "pretrained backbone: a file, 'torchvision:NAME' or 'timm:NAME'; empty: random weights")
     weights_sha256: str = setting("", "SHA-256 of that file, filled in when a run is made; another file is refused")
     expects_weights: bool = setting(False, "the published numbers need pretrained weights: say so where there are none")
+    members: int = setting(1, "networks side by side, whose mean prediction counts (backbone 'wide-deep')")
+    folds: int = setting(0, "cross-fitting: member m does not learn from fold m of the samples; 0: all learn from all")
+    inputs: str = setting(
+        "z-scores", "what becomes of features: 'z-scores', or 'quantiles': each one normal by its ranks ('wide-deep')"
+    )
+    width: int = setting(256, "hidden units of each member (backbone 'wide-deep')")
     head: str = setting("linear", "'linear', or 'cosine': both sides normalised, no bias")
     new_rows: str = setting("random", "a new class's row of the head: 'random' or 'zero'")
     projection: int = setting(128, "width of the projection head, for methods that have one", "paper")
@@ -42,6 +49,19 @@ class ModelConfig:
     def __post_init__(self) -> None:
         BACKBONES[self.backbone]
         check_choice("model.head", self.head, tuple(HEADS))
+        check(self.members >= 1, "model.members", "be at least 1", self.members)
+        check(self.width >= 1, "model.width", "be at least 1", self.width)
+        check_choice("model.inputs", self.inputs, ("z-scores", "quantiles"))
+        if self.inputs == "quantiles" and self.backbone not in SIDE_BY_SIDE:
+            raise ConfigError("model.inputs=quantiles needs model.backbone=wide-deep: others take z-scores.")
+        several = self.backbone in SIDE_BY_SIDE and self.head == "linear"
+        if self.members > 1 and not several:
+            raise ConfigError(
+                f"model.members={self.members} needs model.backbone=wide-deep and model.head=linear: others have one."
+            )
+        folds = 0 if self.members == 1 else self.members
+        if not (self.folds == 0 or 2 <= self.folds <= folds):
+            check(False, "model.folds", f"be 0, or at least 2 and at most model.members ({self.members})", self.folds)
         check(self.projection >= 1, "model.projection", "be at least 1", self.projection)
         check_choice("model.new_rows", self.new_rows, ("random", "zero"))
 
@@ -62,7 +82,8 @@ class ModelConfig:
 
 def make_backbone(config: ModelConfig, channels: int, seed: int, *, pretrained: bool = True) -> Backbone:
     """-> a backbone with random weights, or, where `pretrained`, with those that the settings name."""
-    backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"))
+    several = (config.members, config.width, config.inputs) if config.backbone in SIDE_BY_SIDE else ()
+    backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"), *several)
     if pretrained and config.weights:
         load_weights(backbone, config.weights, config.weights_sha256)
     return backbone
@@ -114,6 +135,15 @@ class CosineHead(LinearHead):
 HEADS = {"linear": LinearHead, "cosine": CosineHead}
 
 
+def make_head(config: ModelConfig, dim: int, channels: int, capacity: int) -> LinearHead:
+    """-> the head over features [n, dim], with a part for each of several members."""
+    if config.members == 1:
+        return HEADS[config.head](dim, capacity)
+    from ipll.models.side_by_side import MembersHead
+
+    return MembersHead(channels, config.members, config.width, capacity)
+
+
 class Network(nn.Module):
     """f: features from the backbone, logits from the head, and an embedding where a method projects features.
 
@@ -129,7 +159,7 @@ class Network(nn.Module):
         backbone = make_backbone(config, channels, seed, pretrained=pretrained)
         self.backbone: nn.Module = backbone
         self.dim, self.takes = int(backbone.dim), backbone.takes
-        self.head = HEADS[config.head](self.dim, capacity)
+        self.head = make_head(config, self.dim, channels, capacity)
         self.projection = _projection(self.dim, config.projection, seed) if project else None
         self.width = config.projection if project else 0  # of the embedding
 

@@ -22,7 +22,7 @@ from ipll.engine.grow import grow
 from ipll.engine.state import LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner
-from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
+from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.facts import check_folder
 from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
@@ -30,6 +30,7 @@ from ipll.own.prediction import Predictions
 from ipll.own.records import Records
 from ipll.own.samples import Samples
 from ipll.own.training import Outcome, predict_block, train
+from ipll.own.trials import try_networks
 from ipll.plugins import load_plugins
 from ipll.results.progress import Listener, Silent
 from ipll.run import enough_memory
@@ -69,18 +70,20 @@ class Model:
 
     @classmethod
     def fit(
-        cls, samples: Samples, *, method: str = "pgdr", seed: int = 0, device: str = "auto",
+        cls, samples: Samples, *, method: str = AUTO, seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
         reporter: Listener | None = None, pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> a new model of these samples.
 
+        `method` 'auto' is PGDR, for features with what tables need ('pgdr/tables').
         `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
         `pending` is a folder for checkpoints: where training is stopped, the same call goes on with it.
         """
         check(min_class_samples >= 1, "min_class_samples", "be at least 1", min_class_samples)
         load_plugins()
         given, where = dict(settings or {}), find_device(device)
+        method = METHODS[kind_of(samples)] if method == AUTO else method
         chosen = choose(Facts.of(samples, len(samples.names), where), given)
         config = configure(method, seed, chosen, given)
         if message := _too_small(config, len(samples.names)):
@@ -90,9 +93,12 @@ class Model:
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
         array = array_of(samples)
         mean, std = statistics(array)
+        if tried := try_networks(config, array, samples.candidates, mean, std, where, given):
+            chosen = (*chosen, *tried)
+            config = configure(method, seed, chosen, given)
         new = cls(
             names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
-            mean=mean, std=std, given=given, chosen=chosen, min_class_samples=min_class_samples, tensors={},
+            mean=mean, std=std, given=given, chosen=in_force(chosen, config), min_class_samples=min_class_samples, tensors={},
             centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(), updates=0,
             temperature=1.0, far=0.0,
         )  # fmt: skip

@@ -106,6 +106,10 @@ class Records:
             changed_epoch=_put(self.changed_epoch, changed, epoch),
         )
 
+    def assured(self, rows: Ints, confidence: Floats) -> Records:
+        """-> the records with how sure the labels of these rows are, as it was judged at the end."""
+        return replace(self, confidence=_put(self.confidence, rows, confidence))
+
     def finished(self, judged: Ints, memory: Ints) -> Records:
         """-> the records at the end of an update; rows judged old in it, and rows that the memory keeps."""
         return replace(
