@@ -154,7 +154,10 @@ def check_needs(parts: tuple[PartConfig, ...], head: str) -> None:
 
 
 def assemble(
-    parts: tuple[PartConfig, ...], prototypes: PrototypeSettings, cutmix: float = 0.0, beside: tuple[Component, ...] = ()
+    parts: tuple[PartConfig, ...],
+    prototypes: PrototypeSettings,
+    cutmix: float = 0.0,
+    beside: tuple[Component, ...] = (),
 ) -> tuple[Component, ...]:
     """-> the method's components, in the order in which their hooks are called. Prototypes join where a part needs
     them, behind the auxiliary losses CutMix where it has a weight; before all, what the network itself brings

@@ -25,8 +25,8 @@ class Stacked(Classifier):
     """Stacking (Wolpert, 1992): log-probabilities of the head and negative squared distances to prototypes are added
     with weights under which the candidate sets of samples that a member did not learn from are most likely.
 
-    Either alone is among what is tried, and one that is nearly as likely as both is preferred. The scores are
-    log-probabilities: the weights hold the temperature. Without cross-fitting there is no evidence, and the head decides.
+    Either alone is among what is tried, and one that is nearly as likely as both is preferred. The weights hold the
+    temperature: scores are log-probabilities. Without cross-fitting there is no evidence, and the head decides.
     """
 
     needs = frozenset({"prototypes"})

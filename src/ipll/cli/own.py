@@ -16,6 +16,7 @@ from ipll.cli import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.cli.own_input import Given, Reading, decoded, read_given
 from ipll.cli.own_output import (
+    class_lines,
     evaluation_lines,
     kept_lines,
     next_lines,
@@ -55,8 +56,12 @@ def fit(
     set_: Set = None,
     skip_bad: SkipBad = False,
     image_size: Annotated[int | None, typer.Option(min=4, help="In pixels; else by the images.")] = None,
+    memory: Annotated[
+        int | None, typer.Option(min=0, help="So many samples are kept to go on learning; else by the data.")
+    ] = None,
     min_class_samples: Annotated[
-        int, typer.Option(min=1, help="A class is known once so many samples settled on it.")
+        int,
+        typer.Option(min=1, help="A class is known once so many samples settled on it, and no fewer than by chance."),
     ] = 5,
     miss_rate: Annotated[
         float | None, typer.Option(help="The share of samples whose true label is not among their candidates.")
@@ -71,6 +76,8 @@ def fit(
     settings = parse_overrides(set_ or [])
     if image_size is not None:
         settings["data.size"] = image_size
+    if memory is not None:
+        settings["memory.size"] = memory
     if miss_rate is not None:
         _check_misses(method)
         settings["disambiguation.miss_rate"] = miss_rate
@@ -189,9 +196,7 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
     show_choices(model, before)
     _say_all(settled_lines(model, before))
-    waiting = [name for name, known in zip(model.names, model.known.tolist(), strict=True) if not known]
-    if waiting:
-        say(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {', '.join(waiting)}.")
+    _say_all(class_lines(model))
     if given.test is not None and any(given.test.label_names):
         test = decoded(given.test, model, skip_bad)
         result = compare(model.predict(test, device=device), test)

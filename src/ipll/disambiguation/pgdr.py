@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ipll.component import FAMILIES, Batch, Context, predict_within
+from ipll.component import FAMILIES, Batch, Context, predict_within, uniform_over
 from ipll.disambiguation.base import Disambiguation
 from ipll.disambiguation.robust import Misses
 from ipll.models.network import Output
 from ipll.settings import check, check_choice, setting
 
 RAREST = 1e-6  # share of a class that no target has any weight on
+LEAST = 1e-3  # samples of a class that a prior finds, at least
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class PgdrSettings(MomentumSettings):
         0.0,
         "tau: tau times the log of the classes' share of the targets joins the logits in training; 0: as in the paper",
     )
+    prior: float = setting(
+        0.0,
+        "kappa: a class is expected to have kappa times as many samples as by random candidates, besides those that it "
+        "has; 0: no such prior, as in the paper",
+    )
     miss_rate: float = setting(
         0.0, "m: the share of samples whose true label is expected not to be a candidate; 0: none, as in the paper"
     )
@@ -82,6 +88,7 @@ class PgdrSettings(MomentumSettings):
         super().__post_init__()
         check_choice("disambiguation.empty_set", self.empty_set, ("old", "restore"))
         check(self.adjust >= 0, "disambiguation.adjust", "not be negative", self.adjust)
+        check(self.prior >= 0, "disambiguation.prior", "not be negative", self.prior)
         check(0 <= self.miss_rate < 0.5, "disambiguation.miss_rate", "be in [0, 0.5)", self.miss_rate)
 
 
@@ -96,16 +103,23 @@ class Pgdr(MomentumLabels):
     Eq. 6, cross-entropy and consistency see logits + tau log pi, pi the classes' share of the targets at the start of
     the epoch, memory included; distillation and tests see the logits as they are.
 
+    With `prior` (ours), classes that are often candidates and never settled on do not vanish. n_c is a class's share of
+    the targets, r_c what it would have if each sample took a random candidate; as under a Dirichlet prior the class is
+    expected to have n_c + kappa r_c of (1 + kappa) n, and z of Eq. 6 sees logits + log of that over n_c.
+
     With `miss_rate` (ours), the sets of samples whose true label seems to have been missed grow: see robust.py.
     """
 
     Settings = PgdrSettings
     needs = frozenset({"separation", "prototypes"})
     log_prior: Tensor  # [capacity], tau log pi
+    lift: Tensor  # [capacity], log of expected over present share; with a prior only
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)
         self.register_buffer("log_prior", torch.zeros(ctx.capacity, device=ctx.device))
+        if self.settings.prior:
+            self.register_buffer("lift", torch.zeros(ctx.capacity, device=ctx.device))
         self.misses = Misses(ctx, self.settings.miss_rate) if self.settings.miss_rate else None
 
     def begin_task(self) -> None:
@@ -142,6 +156,11 @@ class Pgdr(MomentumLabels):
             pool = self.ctx.pool
             mass = (pool.p * ~pool.held_out[:, None]).sum(dim=0)
             self.log_prior.copy_(self.settings.adjust * (mass / mass.sum()).clamp_min(RAREST).log())
+        if kappa := self.settings.prior:
+            pool = self.ctx.pool
+            present, chance = pool.p.sum(dim=0), uniform_over(pool.candidates).sum(dim=0)
+            expected = (present + kappa * chance) / (1 + kappa)
+            self.lift.copy_(torch.where(chance > 0, (expected / present.clamp_min(LEAST)).log(), 0))
 
     def first_sets(self) -> Tensor:
         ctx, candidates = self.ctx, super().first_sets()
@@ -158,7 +177,8 @@ class Pgdr(MomentumLabels):
         return torch.where(sets.any(dim=1, keepdim=True), sets, candidates)
 
     def scores(self, out: Output) -> Tensor:
-        return out.logits + self.log_prior if self.settings.adjust else out.logits
+        scores = out.logits + self.log_prior if self.settings.adjust else out.logits
+        return scores + self.lift if self.settings.prior else scores
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         if self.settings.adjust:

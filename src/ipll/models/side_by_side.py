@@ -75,8 +75,8 @@ class MembersHead(LinearHead):
     def each(self, features: Tensor) -> Tensor:
         """-> the logits of each member [n, members, capacity]."""
         n, capacity, members = len(features), len(self.weight), self.members
-        x, hidden = features.split([self.channels, members * self.width], dim=1)
-        wide, deep = self.weight.split([members * self.channels, members * self.width], dim=1)
+        x, hidden = features[:, : self.channels], features[:, self.channels :]
+        wide, deep = self.weight[:, : members * self.channels], self.weight[:, members * self.channels :]
         straight = F.linear(x, wide.reshape(capacity * members, self.channels)).view(n, capacity, members)
         by_member = hidden.view(n, members, self.width).transpose(0, 1)
         weights = (deep * members**0.5).view(capacity, members, self.width).permute(1, 2, 0)

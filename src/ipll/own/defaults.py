@@ -25,7 +25,11 @@ AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
 # what they cost grows.
 MEMBERS = ((20_000, (10, 5, 128)), (100_000, (4, 4, 128)), (math.inf, (2, 2, 64)))
-STEPS, STEPS_SLOW, STEPS_FEATURES = 1_200, 500, 1_600  # of training in one update, where epochs are within their bounds; of images on a CPU
+STEPS, STEPS_SLOW, STEPS_FEATURES = (
+    1_200,
+    500,
+    1_600,
+)  # of training in one update, where epochs are within their bounds; of images on a CPU
 EPOCHS = (10, 100)
 # Learning rate for each sample of a batch, and the highest. The thin ResNet
 # that learnt 600 small photographs of 5 classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1

@@ -106,6 +106,28 @@ class Records:
             changed_epoch=_put(self.changed_epoch, changed, epoch),
         )
 
+    def chances(self, classes: int) -> npt.NDArray[np.float64]:
+        """-> how many samples each class would have if every sample took one of its candidates at random [classes]."""
+        sizes = np.diff(self.offsets)
+        return np.bincount(self.codes, np.repeat(1 / np.maximum(sizes, 1), sizes), classes).astype(np.float64)
+
+    def twins(self, classes: int) -> list[list[int]]:
+        """-> groups of two or more classes that are candidates of exactly the same samples."""
+        marks = np.random.default_rng(0).integers(2**63, size=len(self), dtype=np.uint64)
+        sums = np.zeros(classes, np.uint64)
+        np.add.at(sums, self.codes, np.repeat(marks, np.diff(self.offsets)))
+        groups: dict[int, list[int]] = {}
+        for c in np.unique(self.codes).tolist():
+            groups.setdefault(int(sums[c]), []).append(c)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def arrived(self, classes: int, least: int) -> Bools:
+        """-> which classes have really come [classes]: `least` samples settled on them, and no fewer than if each had
+        taken a random candidate. A class that is a false candidate only gets some, but fewer than by chance."""
+        settled = np.bincount(self.label, minlength=classes)
+        found: Bools = (settled >= least) & (settled >= self.chances(classes))
+        return found
+
     def assured(self, rows: Ints, confidence: Floats) -> Records:
         """-> the records with how sure the labels of these rows are, as it was judged at the end."""
         return replace(self, confidence=_put(self.confidence, rows, confidence))
