@@ -25,7 +25,7 @@ from ipll.data.stream import Task
 from ipll.engine.compiler import compile_networks
 from ipll.engine.device import channels_last, later, use_bf16, use_compile, use_graphs
 from ipll.engine.replay import Plain, Replay
-from ipll.engine.state import LearnerState, Tensors, copy_state, load_tensors, part_of
+from ipll.engine.state import LearnerState, Tensors, between_tasks, copy_state, load_tensors, part_of
 from ipll.errors import RunError
 from ipll.members import beside
 from ipll.memory.base import Memory
@@ -222,7 +222,7 @@ class Learner(Stepper):
     def restore(self, tensors: Tensors, task: Task | None = None, *, within: bool = False) -> None:
         """Takes the state that `tensors` gave; `task` is the one inside which training stopped, where `within`."""
         state = LearnerState.of(tensors).to(self.ctx.device)
-        load_tensors(self, state.modules)
+        load_tensors(self, state.modules if within else between_tasks(self, state.modules))
         self._carried = state.carried
         if within:
             assert task is not None

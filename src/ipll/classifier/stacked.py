@@ -13,11 +13,11 @@ from ipll.component import FAMILIES, Context
 from ipll.engine.state import part_of
 from ipll.members import Evidence, Members, evidence
 
-SHARES = tuple(tenth / 10 for tenth in range(11))  # of prototypes, that are tried
-ENOUGH = 20_000  # samples that shares and temperatures are fitted on
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of prototypes, that are tried
+ENOUGH = 10_000  # samples that shares and temperatures are fitted on
 WIDEST = 1e3  # a temperature lies within this factor of the scores' spread
 GOLDEN = (math.sqrt(5) - 1) / 2
-STEPS = 40  # each narrows the search by GOLDEN
+STEPS = 30  # each narrows the search by GOLDEN
 
 
 @FAMILIES["classifier"].register("stacked")

@@ -157,6 +157,8 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 def _check_misses(method: str) -> None:
     """Raises unless the method's disambiguation can be told that true labels are missing."""
+    if method == "auto":
+        return
     part = next(part for part in resolve("digits", method).parts if part.family == "disambiguation")
     if not hasattr(part.settings, "miss_rate"):
         raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")

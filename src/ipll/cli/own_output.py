@@ -87,15 +87,14 @@ def class_lines(model: Model) -> list[str]:
     """-> classes that have not really come, that nothing settles on, and that no sample tells apart; by name."""
     records, n = model.records, len(model.names)
     settled = np.bincount(records.label, minlength=n)
-    candidate, chance = np.bincount(records.codes, minlength=n), records.chances(n)
+    candidate, (ambiguous, chance) = np.bincount(records.codes, minlength=n), records.ambiguous(n)
     lines = []
     if few := [c for c in np.flatnonzero(~model.known) if settled[c] and settled[c] < model.min_class_samples]:
         names = ", ".join(model.names[c] for c in few)
         lines.append(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {names}.")
-    told = [f"{model.names[c]} ({settled[c]:,} of {candidate[c]:,}, by chance {chance[c]:,.0f})"
-            for c in np.flatnonzero(~model.known & (settled >= model.min_class_samples))]  # fmt: skip
-    if told:
-        lines.append(f"Not yet known, since a random candidate would be it more often: {', '.join(told)}.")
+    rare = np.flatnonzero(~model.known & (settled >= model.min_class_samples))
+    if told := [f"{model.names[c]} ({ambiguous[c]:,}, by chance {chance[c]:,.0f})" for c in rare]:
+        lines.append(f"Not yet known, since random candidates would be it more often: {', '.join(told)}.")
     gone = np.flatnonzero((settled == 0) & (candidate > 0))
     if told := [f"{model.names[c]} ({candidate[c]:,})" for c in gone[np.argsort(-candidate[gone], kind="stable")]]:
         lines.append(f"A candidate (so many times), never settled on, and so never predicted: {', '.join(told)}.")

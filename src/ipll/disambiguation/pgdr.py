@@ -112,6 +112,7 @@ class Pgdr(MomentumLabels):
 
     Settings = PgdrSettings
     needs = frozenset({"separation", "prototypes"})
+    passing = ("lift",)
     log_prior: Tensor  # [capacity], tau log pi
     lift: Tensor  # [capacity], log of expected over present share; with a prior only
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ipll.classifier.stacked import set_temperature
+from ipll.disambiguation.base import by_shares
 from ipll.engine.state import part_of
 from ipll.learner import Learner
 from ipll.members import Members, evidence
@@ -17,7 +18,7 @@ FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
 # Errors for each one that held-out sets show: networks err towards classes that were candidates together, as these
 # were learnt from, so that a wrong label lies within the set more often than the sets let expect.
 UNSEEN = 2.0
-ENOUGH = 20_000  # samples that a temperature is fitted on
+ENOUGH = 10_000  # samples that a temperature is fitted on
 
 
 class Certainty(NamedTuple):
@@ -44,6 +45,10 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     temperature = set_temperature(scores[rows][some][:, open_], sets[rows][some][:, open_])
     inside = (scores / temperature).masked_fill(~sets, -torch.inf)
     posterior = inside.softmax(dim=1).nan_to_num(0.0)
+    if ctx.pool.shares is not None:  # votes say something of their own
+        posterior[: ctx.pool.incoming] = by_shares(
+            sets[: ctx.pool.incoming], ctx.pool.shares * posterior[: ctx.pool.incoming]
+        )
     for group in twins(sets):
         posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
     predicted = scores.argmax(dim=1, keepdim=True)

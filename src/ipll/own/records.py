@@ -106,10 +106,14 @@ class Records:
             changed_epoch=_put(self.changed_epoch, changed, epoch),
         )
 
-    def chances(self, classes: int) -> npt.NDArray[np.float64]:
-        """-> how many samples each class would have if every sample took one of its candidates at random [classes]."""
+    def ambiguous(self, classes: int) -> tuple[Ints, Floats]:
+        """-> how many samples with several candidates settled on each class [classes], and how many would have if each
+        had taken one of its candidates at random."""
         sizes = np.diff(self.offsets)
-        return np.bincount(self.codes, np.repeat(1 / np.maximum(sizes, 1), sizes), classes).astype(np.float64)
+        open_ = sizes > 1
+        weights = np.where(open_, 1 / np.maximum(sizes, 1), 0)
+        settled = np.bincount(self.label[open_], minlength=classes)
+        return settled, np.bincount(self.codes, np.repeat(weights, sizes), classes).astype(np.float32)
 
     def twins(self, classes: int) -> list[list[int]]:
         """-> groups of two or more classes that are candidates of exactly the same samples."""
@@ -122,10 +126,11 @@ class Records:
         return [group for group in groups.values() if len(group) > 1]
 
     def arrived(self, classes: int, least: int) -> Bools:
-        """-> which classes have really come [classes]: `least` samples settled on them, and no fewer than if each had
-        taken a random candidate. A class that is a false candidate only gets some, but fewer than by chance."""
-        settled = np.bincount(self.label, minlength=classes)
-        found: Bools = (settled >= least) & (settled >= self.chances(classes))
+        """-> which classes have really come [classes]: `least` samples settled on them, and as many with one candidate,
+        or of the others no fewer than by chance. A class that is only ever a false candidate gets fewer."""
+        counts = np.bincount(self.label, minlength=classes)
+        settled, chance = self.ambiguous(classes)
+        found: Bools = (counts >= least) & ((counts - settled >= least) | (settled >= np.floor(chance)))
         return found
 
     def assured(self, rows: Ints, confidence: Floats) -> Records:

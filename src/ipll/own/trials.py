@@ -43,7 +43,7 @@ def try_settings(
     ]
     rows = numpy_generator(config.seed, "trials").permutation(len(samples))[:ROWS]
     sets = candidates[rows][:, candidates[rows].any(0)]
-    if len(rows) < 2 * MEMBERS or sets.shape[1] < 2:
+    if len(rows) < 2 * MEMBERS or sets.shape[1] < 2 or not sets.any(1).all():
         return ()
     task = Task(
         index=0, ids=np.arange(len(rows)), samples=samples[rows], candidates=sets, old=0, seen=sets.shape[1],
