@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ipll.benchmark.run import load_data
 from ipll.config import parse_overrides, resolve
 from ipll.data.source import Source
 from ipll.data.stream import Stream
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device
 from ipll.learner import Learner
-from ipll.run import load_data
 
 
 def learn(source: Source, preset: str, text: str, common: list[str], seed: int, device: torch.device) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from PIL import Image
 
 import ipll.cli
 from ipll.learner import Learner, Position
-from ipll.own.arrays import from_arrays
 from ipll.own.model import Model
+from ipll.own.reading.arrays import from_arrays
 
 HANG = 60.0  # seconds without an end
 BAD = ("wrong", "traceback", "hang", "outside")
@@ -113,7 +113,13 @@ def _warm_up() -> None:
     ipll.run("digits", device="cpu", **settings)
     samples = from_arrays(np.random.default_rng(0).normal(size=(20, 2)), [[str(i % 2)] for i in range(20)])
     Model.fit(samples, device="cpu", settings={"train.epochs": 1})
-    for module in ("pyarrow.parquet", "pyarrow.csv", "ipll.own.audit_page", "ipll.own.folder", "ipll.own.votes"):
+    for module in (
+        "pyarrow.parquet",
+        "pyarrow.csv",
+        "ipll.own.audit.page",
+        "ipll.own.folder",
+        "ipll.own.reading.votes",
+    ):
         importlib.import_module(module)
 
 

@@ -22,7 +22,7 @@ from ipll.data.source import Source
 from ipll.engine.device import arithmetic, describe, find_device
 from ipll.learner import Learner
 from ipll.method import canonical, method_table
-from ipll.models.network import Network
+from ipll.networks.network import Network
 
 
 class Counter:
@@ -30,7 +30,7 @@ class Counter:
 
     def __init__(self, learner: Learner) -> None:
         self.views, self.within = 0, False
-        self.take_step, learner.take_step = learner.take_step, self._take_step  # type: ignore[method-assign]
+        self.take_step, learner.stepper.take = learner.stepper.take, self._take_step  # type: ignore[method-assign]
         for module in learner.modules():
             if isinstance(module, Network):
                 module.register_forward_hook(self._count)

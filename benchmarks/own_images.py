@@ -28,7 +28,7 @@ from ipll.engine.device import describe, peak_memory
 from ipll.errors import Interrupted
 from ipll.learner import Position
 from ipll.own import Model, read_table
-from ipll.results.progress import Plan, Silent
+from ipll.progress import Plan, Silent
 
 CLASSES = 50
 

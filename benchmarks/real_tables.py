@@ -179,8 +179,10 @@ def scores(confidence: npt.NDArray[np.float32], right: npt.NDArray[np.bool_]) ->
 
 def summary(runs: list[dict[str, Any]]) -> str:
     """-> the means over folds as a table in Markdown."""
-    columns = ("accuracy", "settled", "calibration_error", "seconds", "processor_seconds", "sure", "wrong_among_sure", "expected_wrong",
-               "settled_in_updates", "judged_old", "unlike")  # fmt: skip
+    columns = (
+        "accuracy", "settled", "calibration_error", "seconds", "processor_seconds", "sure", "wrong_among_sure",
+        "expected_wrong", "settled_in_updates", "judged_old", "unlike",
+    )  # fmt: skip
     lines = ["| data | way | method | folds | " + " | ".join(name.replace("_", " ") for name in columns) + " |"]
     lines.append("|" + "---|" * (len(columns) + 4))
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ipll.benchmark.observer import Observer
+from ipll.benchmark.run import load_data
 from ipll.config import Config, parse_overrides, resolve
-from ipll.data.residence import Resident
 from ipll.data.stream import Stream
 from ipll.engine import checkpoint
 from ipll.engine.device import arithmetic, describe, find_device
-from ipll.evaluation.observer import Observer
+from ipll.engine.placement import Resident
 from ipll.learner import Learner
-from ipll.run import load_data
 
 FEWEST_SEED = 100
 LATER = ("retention", "separation", "method")  # what does nothing in the first task

@@ -35,14 +35,14 @@ import torch
 from torch import Tensor
 
 from ipll.component import Batch, Component, Context, uniform_over
-from ipll.disambiguation.pgdr import Pgdr
 from ipll.engine.device import cpu_threads, describe, find_device
-from ipll.memory.by_class import RepresentativeDiverse
-from ipll.memory.herding import Herding
-from ipll.models.network import LinearHead, Network, Output
+from ipll.families.disambiguation.pgdr import Pgdr
+from ipll.families.memory.by_class import RepresentativeDiverse
+from ipll.families.memory.herding import Herding
+from ipll.families.separation.prototype_distance import PrototypeDistance
+from ipll.networks.network import LinearHead, Network, Output
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes, PrototypeSettings
-from ipll.separation.prototype_distance import PrototypeDistance
 
 SAMPLES = (5_000, 15_000, 50_000, 150_000, 500_000)
 CLASSES = (10, 30, 100, 300, 1_000)

@@ -29,14 +29,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ipll
+from ipll.benchmark.run import load_data
 from ipll.component import Context
 from ipll.config import Config, parse_overrides
 from ipll.data.stream import Ints, Stream
+from ipll.families.separation import Judgement, Separation, SeparationSettings
+from ipll.families.separation.model_output import Confidence
+from ipll.families.separation.prototype_distance import PrototypeDistance
 from ipll.prototypes import Prototypes
-from ipll.run import load_data
-from ipll.separation.base import Judgement, Separation, SeparationSettings
-from ipll.separation.model_output import Confidence
-from ipll.separation.prototype_distance import PrototypeDistance
 
 OUR_OWN = SeparationSettings()
 FOLDS = 5

@@ -34,12 +34,12 @@ from sizes import measure_sizes, ratios, table
 from torch.utils.flop_counter import FlopCounterMode
 from training import DEFAULT, FEW, SHAPES, WAYS, Bench, noise
 
+from ipll.batches import draws, training_rows, view_names
 from ipll.component import Draw, Phase
-from ipll.data.loader import draws, training_rows, view_names
 from ipll.data.source import Source
 from ipll.engine.device import arithmetic, describe, find_device
 from ipll.learner import Learner
-from ipll.models.network import Output
+from ipll.networks.network import Output
 
 BATCHES: dict[int, tuple[str, dict[str, Any]]] = {
     256: ("pgdr", {}),
@@ -96,7 +96,7 @@ def parts_of_a_step(bench: Bench) -> dict[str, float]:
     ms = {"forward + backward": seconds_of(forward_backward, device), "teacher": seconds_of(teacher, device)}
     ms["targets, losses, bookkeeping"] = seconds_of(targets_and_losses(learner, phase, draw), device)
     ms["optimiser"] = seconds_of(learner.update.optimiser.step, device)
-    whole = seconds_of(partial(learner.take_step, phase, draw), device)
+    whole = seconds_of(partial(learner.stepper.take, phase, draw), device)
     ms |= {"saved by running side by side": sum(ms.values()) - whole, "whole step": whole}
     samples = ctx.pool.samples[order.flatten()]
     generator = ctx.generator("bench")
@@ -111,17 +111,17 @@ def parts_of_a_step(bench: Bench) -> dict[str, float]:
 
 def targets_and_losses(learner: Learner, phase: Phase, draw: Draw) -> Callable[[], None]:
     """-> what a step does between the network's forward and its backward pass, and with the targets afterwards."""
-    batch = learner.gather(phase, draw)
+    batch = learner.stepper.gather(phase, draw)
     with torch.no_grad():
         for part in phase.parts:
             part.before(batch)
-        out = learner._forward(phase, batch)
+        out = learner.stepper.forward(phase, batch)
 
     def work() -> None:
         leaves = {name: Output(*(tensor.detach().requires_grad_() for tensor in view)) for name, view in out.items()}
-        learner._decide_targets(phase, batch, leaves)
-        learner._total(phase, batch, leaves)[0].backward()
-        learner._after(phase, batch, leaves)
+        learner.stepper.decide_targets(phase, batch, leaves)
+        learner.stepper.total(phase, batch, leaves)[0].backward()
+        learner.stepper.after(phase, batch, leaves)
 
     return work
 

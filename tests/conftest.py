@@ -19,7 +19,7 @@ import ipll
 from ipll import cli as command_line
 from ipll import plugins
 from ipll.learner import Position
-from ipll.results.progress import Silent
+from ipll.progress import Silent
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = {"train.epochs": 2, "stream.tasks": 3, "train.steps_per_epoch": 3, "train.batch_size": 32}
@@ -55,7 +55,7 @@ class StopAt(Silent):
 @pytest.fixture
 def fewer_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this version had no preset for some of the paper's data sets."""
-    monkeypatch.setattr("ipll.bench.catalogue.preset_names", lambda: ["cifar100", "cifar100-h", "digits"])
+    monkeypatch.setattr("ipll.paper.catalogue.preset_names", lambda: ["cifar100", "cifar100-h", "digits"])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -120,7 +120,7 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def call(*arguments: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["ipll", *map(str, arguments)])
-        monkeypatch.setattr(command_line, "out_console", Console(width=200))
+        monkeypatch.setattr(command_line.console, "out_console", Console(width=200))
         capsys.readouterr()
         status: Any = 0
         try:

@@ -18,7 +18,7 @@ from ipll.data.source import Source
 from ipll.data.stream import Stream, Task
 from ipll.engine.state import part_of
 from ipll.learner import Learner, Position
-from ipll.models.network import Network, Output
+from ipll.networks.network import Network, Output
 from ipll.prototypes import Prototypes, PrototypeSettings
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Live:
     def steps(self, learner: Learner, t: int, start: Position | None = None) -> Iterator[Step]:
         """Learns task `t`, and yields what each step went through, right after it; `start` if the task has begun."""
         record: list[Step] = []
-        total_of = learner._total
+        total_of = learner.stepper.total
 
         def recording(phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
             total, terms = total_of(phase, batch, out)
@@ -96,7 +96,7 @@ class Live:
             record.append(Step(batch, dict(out), learner.ctx.epoch, batch.p.clone(), total.detach(), network))
             return total, terms
 
-        learner._total = recording  # type: ignore[method-assign]
+        learner.stepper.total = recording  # type: ignore[method-assign]
         for position in learner.fit(self.task(learner, t), start):
             if position.step:
                 yield record[-1]

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import ipll
+from ipll.benchmark.run import enough_memory
 from ipll.config import resolve
 from ipll.data.sources.cifar100 import Cifar100
 from ipll.engine.device import use_bf16
 from ipll.errors import ConfigError, RunError
 from ipll.results.folder import RunFolder
-from ipll.run import enough_memory
 
 Refused = Callable[..., str]
 

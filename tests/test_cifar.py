@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import ipll
+from ipll.benchmark.run import execute
 from ipll.config import resolve
 from ipll.data.source import SOURCES
 from ipll.data.sources import default_data_root
-from ipll.results.progress import Silent
-from ipll.run import execute
+from ipll.progress import Silent
 
 pytestmark = [
     pytest.mark.cifar,

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from ipll.component import uniform_over
 from ipll.data.sources import load_source
 from ipll.data.stream import Task
-from ipll.disambiguation.base import by_shares
-from ipll.disambiguation.terial import Terial
 from ipll.engine.state import part_of
+from ipll.families.disambiguation import by_shares
+from ipll.families.disambiguation.terial import Terial
+from ipll.families.memory import quotas
+from ipll.families.retention.er_ace import ErAce
 from ipll.learner import Learner
-from ipll.memory.base import quotas
 from ipll.prototypes import Prototypes, PrototypeSettings
-from ipll.retention.er_ace import ErAce
 from live import Live, bare_context
 
 

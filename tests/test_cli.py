@@ -15,12 +15,13 @@ import torch
 from rich.console import Console
 
 import ipll
+from ipll import progress
+from ipll.benchmark.run import slow_notices
 from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.method import method_table
-from ipll.results import progress
-from ipll.results.progress import LiveProgress
-from ipll.run import slow_notices
+from ipll.networks.network import Network
+from ipll.progress import LiveProgress
 
 COMMANDS = ("run", "resume", "demo", "stream", "augment", "methods", "datasets", "prepare", "report", "bench", "figure")
 OWN_DATA = ("fit", "update", "predict", "evaluate", "audit", "info")
@@ -336,10 +337,11 @@ def test_progress_without_a_terminal_is_not_silent_for_long(
 def test_a_large_network_on_a_cpu_says_how_to_look_quickly(quick: dict[str, Any]) -> None:
     """And what it says is no secret to a run: the notes reach whoever follows it."""
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert "--set data.per_class=2" in slow_notices(resolve("cifar100"), cpu)[0]
-    assert slow_notices(resolve("cifar100"), gpu) == []
-    assert slow_notices(resolve("digits"), cpu) == []
-    assert slow_notices(resolve("cifar100", overrides={"data.per_class": 5}), cpu) == []
+    large, small = (Network(resolve(preset).model, 3, 10, seed=0) for preset in ("cifar100", "digits"))
+    assert "--set data.per_class=2" in slow_notices(resolve("cifar100"), large, cpu)[0]
+    assert slow_notices(resolve("cifar100"), large, gpu) == []
+    assert slow_notices(resolve("digits"), small, cpu) == []
+    assert slow_notices(resolve("cifar100", overrides={"data.per_class": 5}), large, cpu) == []
     log, settings = io.StringIO(), {"model.backbone": "resnet18", "stream.tasks": 1, "train.steps_per_epoch": 1}
     with pytest.raises(ipll.IpllError):  # diverges, but not before it has begun
         ipll.run("digits", reporter=LiveProgress(Console(file=log)), **(quick | settings | {"train.lr": 1e30}))

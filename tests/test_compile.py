@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from ipll.config import resolve
-from ipll.data.augment import AugmentConfig
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
-from ipll.data.views import Views
 from ipll.engine import compiler
 from ipll.learner import Learner
+from ipll.views.augment import AugmentConfig
+from ipll.views.images import Views
 
 FIRST_CLOSED = {"pgdr": 1, "pico+pgdr": 1, "papi+pgdr": 1, "pico+ancl": 1, "proden+c-flat": 1}
 FIRST_CLOSED["pico+er-ace"] = 2  # its batches are twice as long once there is a memory

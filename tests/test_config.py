@@ -14,8 +14,8 @@ from ipll import method as methods
 from ipll.component import FAMILIES
 from ipll.config import SECTIONS, Config, parse_overrides, preset_names, resolve, to_toml
 from ipll.errors import ConfigError
+from ipll.families.update import Update
 from ipll.settings import describe
-from ipll.update.sgd import Update
 
 PRESETS, METHODS = preset_names(), tuple(methods.method_table())
 

@@ -36,7 +36,7 @@ def test_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = tmp_path / "smooth.py"
     plugin.write_text(
         "from ipll.component import FAMILIES\n"
-        "from ipll.disambiguation.proden import Proden\n\n\n"
+        "from ipll.families.disambiguation.proden import Proden\n\n\n"
         "@FAMILIES['disambiguation'].register('smooth')\n"
         "class Smooth(Proden):\n"
         "    def targets(self, p, out, batch):\n"

@@ -17,15 +17,17 @@ from torch.nn import functional as F
 
 import ipll.learner
 import ipll.step
-from ipll.classifier.members import ExemplarMeans, LinearClassifier, PrototypeClassifier
 from ipll.component import FAMILIES, Batch, Component, Context
 from ipll.data.sources import load_source
 from ipll.data.sources.digits import SCALE
-from ipll.disambiguation.base import Disambiguation
-from ipll.disambiguation.proden import Proden
-from ipll.memory.base import Memory, NoMemory
-from ipll.memory.by_class import RandomMemory
-from ipll.models.network import Output
+from ipll.families.classifier import LinearClassifier
+from ipll.families.classifier.exemplar_means import ExemplarMeans
+from ipll.families.classifier.prototypes import PrototypeClassifier
+from ipll.families.disambiguation import Disambiguation
+from ipll.families.disambiguation.proden import Proden
+from ipll.families.memory import Memory, NoMemory
+from ipll.families.memory.by_class import RandomMemory
+from ipll.networks.network import Output
 from ipll.prototypes import Prototypes
 from ipll.testing import check_method
 

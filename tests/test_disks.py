@@ -19,8 +19,8 @@ import ipll
 from ipll.engine.files import write_atomically
 from ipll.errors import DataError, DiskError, IpllError
 from ipll.own import Model, from_arrays
+from ipll.progress import Silent
 from ipll.results.folder import RunFolder
-from ipll.results.progress import Silent
 
 X, Y = load_iris(return_X_y=True)
 FULL = "No space left on device"

@@ -17,16 +17,16 @@ from sklearn.datasets import load_iris
 import ipll
 from ipll import driver
 from ipll.driver import ASKED, Clock, stop_requests
-from ipll.memory.by_class import RepresentativeDiverse
+from ipll.families.memory.by_class import RepresentativeDiverse
 from ipll.own import Model, from_arrays
-from ipll.results.progress import Silent
+from ipll.progress import Silent
 from outcomes import numbers, outcome
 
 SLOW = """
 import time
 from pathlib import Path
 from ipll.component import FAMILIES
-from ipll.memory.by_class import RandomMemory
+from ipll.families.memory.by_class import RandomMemory
 
 @FAMILIES["memory"].register("slow")
 class Slow(RandomMemory):

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from ipll.config import resolve
-from ipll.data.augment import AugmentConfig
-from ipll.data.feature_views import FeatureViews
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine import checkpoint
 from ipll.errors import ConfigError, DataError
 from ipll.learner import Learner, Position
-from ipll.models.backbones import build_backbone
+from ipll.networks.backbones import build_backbone
+from ipll.views.augment import AugmentConfig
+from ipll.views.features import FeatureViews
 
 VIEWS = {"model.backbone": "mlp", "augment.weak": "identity", "augment.strong": "noise"}
 QUICK = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 64, "train.lr": 0.05, "memory.size": 60}

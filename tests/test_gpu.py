@@ -13,14 +13,15 @@ import torch
 from sklearn.datasets import load_digits
 
 import ipll
+from ipll import batches as loader
 from ipll.config import resolve
-from ipll.data import loader, residence
-from ipll.data.residence import hold
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.engine import placement as residence
 from ipll.engine.device import arithmetic
+from ipll.engine.placement import place
 from ipll.learner import Learner, Position
-from ipll.results.progress import Plan, Silent
+from ipll.progress import Plan, Silent
 
 pytestmark = [
     pytest.mark.gpu,
@@ -136,10 +137,10 @@ def test_chunks_that_are_asked_for_faster_than_they_are_used() -> None:
     """The device is kept busy, so that every copy is asked for long before the last chunk has been read."""
     samples = torch.randint(256, (400, 1, 64, 64), dtype=torch.uint8)
     device = torch.device("cuda")
-    held = hold(samples[:300].numpy(), device, "host", samples[300:].to(device))
+    held = place(samples[:300].numpy(), device, "host", samples[300:].to(device))
     chunks = [torch.randint(400, (250,), device=device) for _ in range(20)]
     work, found = torch.randn(4096, 4096, device=device), []
-    for chunk in held.ahead(chunks):
+    for chunk in held.prefetch(chunks):
         for _ in range(20):
             work = torch.tanh(work @ work)
         found.append(chunk)

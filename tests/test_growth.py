@@ -11,7 +11,7 @@ from torch import Tensor
 from ipll.config import Config, resolve
 from ipll.data.sources import load_source
 from ipll.data.stream import Task
-from ipll.engine.grow import grow
+from ipll.grow import grow
 from ipll.learner import Learner
 from ipll.method import method_table
 from live import Live

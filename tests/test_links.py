@@ -16,15 +16,15 @@ from filelock import FileLock
 from sklearn.datasets import load_iris
 
 import ipll
-from ipll.bench import claims
-from ipll.bench.state import State, read_status
-from ipll.bench.worker import Job, work
 from ipll.engine import checkpoint
 from ipll.engine.files import write_text
 from ipll.engine.locks import lock
 from ipll.errors import DataError, IpllError, RunError
 from ipll.own import Model, from_arrays
 from ipll.own.folder import working_on
+from ipll.paper.campaigns import claims
+from ipll.paper.campaigns.state import State, read_status
+from ipll.paper.campaigns.worker import Job, work
 from ipll.results import tensorboard
 from ipll.results.folder import RunFolder, read_result
 
@@ -138,7 +138,7 @@ def test_a_link_to_the_folder_itself_is_the_user_s_own(stopped: Path, tmp_path: 
 
 
 def test_claims_and_logs_behind_links(tmp_path: Path, victim: Path) -> None:
-    cell = ipll.bench.catalogue.Cell("digits", "pgdr", 0, ())
+    cell = ipll.paper.catalogue.Cell("digits", "pgdr", 0, ())
     for name, target in (("claims", victim), ("worker.log", victim / "thesis.tex")):
         folder = tmp_path / name
         folder.mkdir()

@@ -215,7 +215,7 @@ from dataclasses import replace
 from torch import nn
 from ipll.data.source import SOURCES, SourceLoader
 from ipll.data.sources.digits import Digits
-from ipll.models.backbones import BACKBONES, Backbone
+from ipll.networks.backbones import BACKBONES, Backbone
 
 @SOURCES.register("six-digits")
 class SixDigits(Digits):

@@ -13,16 +13,17 @@ import torch
 from safetensors.torch import load_file
 
 import ipll
+from ipll import batches as loader
+from ipll.batches import chunk_steps
+from ipll.benchmark.run import enough_memory
 from ipll.config import resolve
-from ipll.data import loader, residence
-from ipll.data.loader import chunk_steps
-from ipll.data.residence import Resident, Selection, Staged, hold
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.engine import placement as residence
+from ipll.engine.placement import Resident, Selection, Staged, place
 from ipll.errors import ConfigError, RunError
 from ipll.learner import Learner, Position
-from ipll.run import enough_memory
 
 CPU = torch.device("cpu")
 SMALL = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "train.steps_per_epoch": 5, "memory.size": 60}
@@ -107,7 +108,7 @@ def test_a_run_goes_on_within_an_epoch(step: int, tmp_path: Path, stop_at: Any) 
 def staged() -> Staged:
     """Ten samples on the host, whose values tell them apart, and three of a memory behind them."""
     everything = torch.arange(13 * 6, dtype=torch.uint8).view(13, 1, 2, 3)
-    held = hold(everything[:10].numpy(), CPU, "host", everything[10:])
+    held = place(everything[:10].numpy(), CPU, "host", everything[10:])
     assert isinstance(held, Staged)
     return held
 
@@ -130,18 +131,18 @@ def test_rows(rows: Any, threads: int, staged: Staged, monkeypatch: pytest.Monke
     monkeypatch.setattr(residence, "THREADS", threads)
     assert staged.shape == WHOLE.shape
     assert torch.equal(staged[rows], WHOLE[rows])
-    assert torch.equal(hold(WHOLE.numpy(), CPU, "device")[rows], WHOLE[rows])
+    assert torch.equal(place(WHOLE.numpy(), CPU, "device")[rows], WHOLE[rows])
 
 
 def test_chunks_stay_what_they_are_when_later_ones_come(staged: Staged) -> None:
     chunks = staged.split(torch.randperm(13, generator=torch.Generator().manual_seed(0)).repeat(3), 5)
-    for rows, chunk in zip(chunks, list(staged.ahead(chunks)), strict=True):
+    for rows, chunk in zip(chunks, list(staged.prefetch(chunks)), strict=True):
         assert torch.equal(chunk, WHOLE[rows])
 
 
 def test_an_array_of_any_layout() -> None:
     backwards = WHOLE.permute(0, 2, 3, 1).contiguous().numpy().transpose(0, 3, 1, 2)
-    assert torch.equal(hold(backwards, CPU, "host")[torch.tensor([3, 1])], WHOLE[[3, 1]])
+    assert torch.equal(place(backwards, CPU, "host")[torch.tensor([3, 1])], WHOLE[[3, 1]])
 
 
 def test_the_next_chunk_is_gathered_while_one_is_worked_on(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def test_the_next_chunk_is_gathered_while_one_is_worked_on(staged: Staged, monke
 
     monkeypatch.setattr(residence, "THREADS", 1)
     monkeypatch.setattr(Staged, "_copy", copy)
-    chunks = staged.ahead(staged.split(None, 4))
+    chunks = staged.prefetch(staged.split(None, 4))
     for _ in range(2):
         next(chunks)
         assert gathered.acquire(timeout=10)
@@ -189,18 +190,18 @@ def test_chosen_from_the_sizes(digits: Source, tmp_path: Path, monkeypatch: pyte
     free = {"cpu": 0, "meta": 2 * size}
     monkeypatch.setattr(residence, "free_memory", lambda device: free[device.type])
     device = torch.device("meta")
-    assert hold(own, device, "auto", kept.to(device)).residence == "device"
+    assert place(own, device, "auto", kept.to(device)).residence == "device"
     free["meta"] -= 1
-    in_file = hold(own, device, "auto", kept.to(device))
+    in_file = place(own, device, "auto", kept.to(device))
     assert isinstance(in_file, Staged)
     assert in_file.own is own
     free["cpu"] = 2 * len(own) * 64
-    in_memory = hold(own, device, "auto", kept.to(device))
+    in_memory = place(own, device, "auto", kept.to(device))
     assert isinstance(in_memory, Staged)
     assert not np.shares_memory(in_memory.own.array, samples)
-    assert hold(own, device, "device", kept.to(device)).residence == "device"
+    assert place(own, device, "device", kept.to(device)).residence == "device"
     free["meta"] = 10 * size
-    assert hold(own, device, "host", kept.to(device)).residence == "host"
+    assert place(own, device, "host", kept.to(device)).residence == "host"
 
 
 def test_a_run_says_where_its_samples_were(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

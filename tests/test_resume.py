@@ -21,8 +21,8 @@ import ipll
 from ipll.engine import checkpoint
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.learner import Position
+from ipll.progress import Silent
 from ipll.results.folder import RunFolder
-from ipll.results.progress import Silent
 from outcomes import check_equal, numbers, outcome
 
 STEPS = 24  # reports of progress in a quick run

@@ -18,14 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ipll.component import Context
-from ipll.memory import by_class
-from ipll.memory.base import quotas
-from ipll.memory.by_class import ByClass, RandomMemory, RepresentativeDiverse, nearest_neighbours
-from ipll.memory.herding import Herding
+from ipll.families import separation as base
+from ipll.families.memory import by_class, quotas
+from ipll.families.memory.by_class import ByClass, RandomMemory, RepresentativeDiverse, nearest_neighbours
+from ipll.families.memory.herding import Herding
+from ipll.families.separation import SeparationSettings
+from ipll.families.separation.prototype_distance import PrototypeDistance
 from ipll.prototypes import class_means
-from ipll.separation import base
-from ipll.separation.base import SeparationSettings
-from ipll.separation.prototype_distance import PrototypeDistance
 from live import bare_context
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "scaling.py"

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import ipll
-from ipll.bench.catalogue import find_bench
-from ipll.bench.plan import Plan
-from ipll.bench.state import State, can_resume, read_status
-from ipll.bench.worker import Job, work
 from ipll.component import FAMILIES
 from ipll.config import resolve
 from ipll.errors import ConfigError
 from ipll.own import Model, from_arrays
+from ipll.paper.campaigns.plan import Plan
+from ipll.paper.campaigns.state import State, can_resume, read_status
+from ipll.paper.campaigns.worker import Job, work
+from ipll.paper.catalogue import find_bench
 from ipll.plugins import load_plugins
 
 PLUGIN = """

@@ -4,12 +4,12 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING, Any
 
+from ipll.benchmark.run import resume, run
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, StreamConfig, Task
 from ipll.errors import ConfigError, DataError, Interrupted, IpllError, RunError
 from ipll.results.result import Result
-from ipll.run import resume, run
 
 if TYPE_CHECKING:
     from ipll.estimator import IncrementalClassifier

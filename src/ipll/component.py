@@ -10,23 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ipll.data.residence import Resident, Samples
-from ipll.models.network import Network, Output
-from ipll.pool import Pool
+from ipll.engine.placement import Resident, SampleStore
+from ipll.networks.network import Network
+from ipll.networks.network import Output as Output  # plugins find it here
+from ipll.pool import Kept, Pool
 from ipll.registry import Registry
 from ipll.rng import torch_generator
-
-if TYPE_CHECKING:
-    from ipll.data.feature_views import FeatureViews
-    from ipll.data.views import Views
-    from ipll.memory.base import Memory
-    from ipll.prototypes import Prototypes
-    from ipll.separation.base import Separation
+from ipll.views.features import FeatureViews
+from ipll.views.images import Views
 
 EMBED_CHUNK = 256  # samples per forward pass outside training; larger ones gain little and cost a CPU its cache
 
@@ -38,6 +34,14 @@ class Draw:
     rows: Tensor  # [b] rows of the pool
     views: dict[str, Tensor]
     extra: dict[str, Tensor] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        views = {f"view {name}": view for name, view in self.views.items()}
+        return {"rows": self.rows} | views | {f"extra {name}": tensor for name, tensor in self.extra.items()}
+
+    def clone(self) -> Draw:
+        views, extra = ({name: t.clone() for name, t in tensors.items()} for tensors in (self.views, self.extra))
+        return Draw(self.rows.clone(), views, extra)
 
 
 @dataclass
@@ -58,6 +62,31 @@ def never() -> None:
     """Nobody asks to stop."""
 
 
+class ClassPrototypes(Protocol):
+    """Prototypes, as other parts see them."""
+
+    mu: Tensor  # [capacity, dim]
+    known: Tensor  # [capacity] bool
+
+    def distances(self, features: Tensor) -> Tensor:
+        """||phi(x_i) - mu_j||_2 -> [n, capacity]; infinite where class j has no prototype."""
+
+
+class Judgement(NamedTuple):
+    """What a separation says of a task's samples."""
+
+    old: Tensor  # [n] bool: D_old
+    nearest: Tensor  # [n] int64: c*_i, the old candidate with the nearest prototype (0 where there is none)
+    probability: Tensor  # [n] float: w_i, 0 where there is no old candidate
+
+
+class Separating(Protocol):
+    """A separation, as other parts see it."""
+
+    def judge(self, features: Tensor, logits: Tensor, candidates: Tensor) -> Judgement:
+        """Splits samples by features [n, dim], logits and original candidate sets [n, capacity]."""
+
+
 class Context:
     """What components may see of the learner. There is no true label in it.
 
@@ -68,9 +97,9 @@ class Context:
 
     network: Network
     teacher: Network
-    prototypes: Prototypes
-    separation: Separation
-    memory: Memory
+    prototypes: ClassPrototypes
+    separation: Separating
+    memory: Kept
     views: Views | FeatureViews
     pool: Pool
     phase: Phase  # the one being trained
@@ -99,7 +128,7 @@ class Context:
         return logits
 
     @torch.no_grad()
-    def embed(self, samples: Tensor | Samples, rows: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
+    def embed(self, samples: Tensor | SampleStore, rows: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
         """-> features [n, dim] and corrected logits [n, capacity] of plain views, in evaluation mode.
 
         Of all samples or of these rows; never are more than a few chunks of them on the device for it.
@@ -108,7 +137,7 @@ class Context:
         held = Resident(samples) if isinstance(samples, Tensor) else samples
         indices = held.split(rows, self.chunk or EMBED_CHUNK)
         chunks = []
-        for chunk in held.ahead(indices):
+        for chunk in held.prefetch(indices):
             self.check_stop()
             chunks.append(self._pass(chunk.to(self.device)))
         features = torch.cat([c.features[:n] for c, n in chunks]).float()

@@ -17,40 +17,37 @@ from pathlib import Path
 from typing import Any
 
 from ipll.component import FAMILIES
-from ipll.data.augment import AugmentConfig
 from ipll.data.source import SOURCES
 from ipll.data.stream import StreamConfig
 from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, suggest
 from ipll.method import PartConfig, check_needs, method_entry
-from ipll.models.network import ModelConfig
+from ipll.networks.network import ModelConfig
 from ipll.plugins import check_recorded, loaded_files
 from ipll.prototypes import PrototypeSettings
-from ipll.settings import build, check, check_choice, convert, describe, setting, table
+from ipll.settings import Section, build, check, convert, describe, setting, table
+from ipll.views.augment import AugmentConfig
 
 Table = dict[str, Any]
 OWN = "own"  # preset and source of people's own data
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section, name="data"):
     source: str = setting("digits", "the data set; `ipll datasets` lists them")
-    size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own")
-    per_class: int = setting(0, "at most so many samples of each class, of training and test, for quick runs; 0: all")
+    size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own", least=0)
+    per_class: int = setting(0, "at most so many samples of a class, of training and test; 0: all", least=0)
     validation: float = setting(
-        0.0,
-        "share of every class's training samples that is taken out before the stream is built and scored instead of "
-        "the test samples; 0: the test set is scored",
+        0.0, "share of every class's training samples to set apart and score instead of the test set", least=0, below=1
     )
-    residence: str = setting("auto", "where a task's samples lie: 'device', 'host', or 'auto': as they fit")
+    residence: str = setting(
+        "auto", "where a task's samples lie; auto: as they fit", choices=("auto", "device", "host")
+    )
 
     def __post_init__(self) -> None:
-        check_choice("data.residence", self.residence, ("auto", "device", "host"))
+        super().__post_init__()
         if self.source != OWN:
             SOURCES[self.source]
-        check(self.size >= 0, "data.size", "not be negative", self.size)
-        check(self.per_class >= 0, "data.per_class", "not be negative", self.per_class)
-        check(0 <= self.validation < 1, "data.validation", "be in [0, 1)", self.validation)
 
     @property
     def scored_on(self) -> str:
@@ -59,41 +56,29 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    epochs: int = setting(200, "epochs of each task", "paper")
-    later_epochs: int = setting(0, "epochs of every task after the first; 0: as the first")
-    batch_size: int = setting(256, "samples a step; a smaller task uses its own size", "paper")
-    lr: float = setting(0.1, "learning rate at the start of a task", "paper")
-    schedule: str = setting("cosine", "'cosine' (per epoch, to 0, anew in every task) or 'constant'", "paper")
-    momentum: float = setting(0.9, "momentum of SGD", "paper")
-    momentum_buffers: str = setting("fresh", "at a task's start: 'fresh' or 'carried' over from the last task")
-    weight_decay: float = setting(1e-3, "weight decay, on all parameters", "PiCO's and PaPi's code")
-    joint_views: bool = setting(True, "all views in one forward pass, so that batch norm sees them together")
-    steps_per_epoch: int = setting(0, "at most so many steps an epoch, for quick runs; 0: no limit")
-    precision: str = setting("auto", "'float32', 'bf16', or 'auto': bf16 on a GPU that has it, else float32")
-    compile: str = setting(
-        "auto", "compile networks and views: 'on', 'off', or 'auto': on a GPU, what has no kernels of ours"
+class TrainConfig(Section, name="train"):
+    epochs: int = setting(200, "epochs of each task", "paper", least=1)
+    later_epochs: int = setting(0, "epochs of every task after the first; 0: as the first", least=0)
+    batch_size: int = setting(256, "samples a step; a smaller task uses its own size", "paper", least=1)
+    lr: float = setting(0.1, "learning rate at the start of a task", "paper", above=0)
+    schedule: str = setting(
+        "cosine", "of lr; cosine: per epoch, to 0, anew in every task", "paper", choices=("cosine", "constant")
     )
-    graphs: str = setting("auto", "capture steps as CUDA graphs: 'on', 'off', or 'auto': on a GPU")
+    momentum: float = setting(0.9, "momentum of SGD", "paper", least=0, below=1)
+    momentum_buffers: str = setting("fresh", "fresh in every task, or carried over", choices=("fresh", "carried"))
+    weight_decay: float = setting(1e-3, "weight decay, on all parameters", "PiCO's and PaPi's code", least=0)
+    joint_views: bool = setting(True, "all views in one forward pass, so that batch norm sees them together")
+    steps_per_epoch: int = setting(0, "at most so many steps an epoch, for quick runs; 0: no limit", least=0)
+    precision: str = setting(
+        "auto", "auto: bf16 on a GPU that has it, else float32", choices=("auto", "float32", "bf16")
+    )
+    compile: str = setting(
+        "auto", "compile networks and views; auto: on a GPU, what has no kernels of ours", choices=("auto", "on", "off")
+    )
+    graphs: str = setting("auto", "capture steps as CUDA graphs; auto: on a GPU", choices=("auto", "on", "off"))
     deterministic: bool = setting(False, "the same bits again on the same device and versions; slower on a GPU")
-    threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes by itself")
-    checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within a task")
-
-    def __post_init__(self) -> None:
-        check(self.epochs >= 1, "train.epochs", "be at least 1", self.epochs)
-        check(self.batch_size >= 1, "train.batch_size", "be at least 1", self.batch_size)
-        check(self.later_epochs >= 0, "train.later_epochs", "not be negative", self.later_epochs)
-        check(self.lr > 0, "train.lr", "be positive", self.lr)
-        check_choice("train.schedule", self.schedule, ("cosine", "constant"))
-        check(0 <= self.momentum < 1, "train.momentum", "be in [0, 1)", self.momentum)
-        check_choice("train.momentum_buffers", self.momentum_buffers, ("fresh", "carried"))
-        check(self.weight_decay >= 0, "train.weight_decay", "not be negative", self.weight_decay)
-        check(self.steps_per_epoch >= 0, "train.steps_per_epoch", "not be negative", self.steps_per_epoch)
-        check_choice("train.precision", self.precision, ("auto", "float32", "bf16"))
-        check_choice("train.compile", self.compile, ("auto", "on", "off"))
-        check_choice("train.graphs", self.graphs, ("auto", "on", "off"))
-        check(self.threads >= 0, "train.threads", "not be negative", self.threads)
-        check(self.checkpoint_seconds >= 0, "train.checkpoint_seconds", "not be negative", self.checkpoint_seconds)
+    threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes by itself", least=0)
+    checkpoint_seconds: float = setting(60.0, "seconds between checkpoints within a task", least=0)
 
     def epochs_of(self, task: int) -> int:
         """-> the epochs of a task, from 0."""
@@ -136,6 +121,11 @@ class Config:
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "not be negative", self.seed)
         check_needs(self.parts, self.model.head)
+        self.model.check_members()
+
+    def part(self, family: str) -> PartConfig:
+        """-> the member of a family; of auxiliary losses there may be none or several."""
+        return next(part for part in self.parts if part.family == family)
 
     def to_table(self) -> Table:
         """-> the complete configuration as nested tables; `from_table` reads it back."""

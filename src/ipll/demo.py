@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ipll.results.progress import Listener
-from ipll.results.report import write_report
+from ipll.benchmark.run import run
+from ipll.progress import Listener
+from ipll.report.build import write_report
 from ipll.results.result import Result
-from ipll.run import run
 
 METHODS = ("pgdr", "pgdr/no-memory")
 

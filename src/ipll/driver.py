@@ -18,7 +18,7 @@ from ipll.component import never
 from ipll.data.stream import Task
 from ipll.errors import Interrupted
 from ipll.learner import Learner, Position
-from ipll.results.progress import Listener
+from ipll.progress import Listener
 
 ASKED = "Stopping after this step; press again to stop now."
 GRACE = 0.5  # seconds that a request to stop waits for the next position

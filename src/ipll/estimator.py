@@ -21,11 +21,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.errors import ConfigError, DataError, Interrupted
-from ipll.own.arrays import from_arrays
-from ipll.own.labels import Labels, label_type, read_targets, to_labels
 from ipll.own.model import Model
-from ipll.own.samples import Samples, with_candidates
-from ipll.results.progress import LiveProgress
+from ipll.own.reading.arrays import from_arrays
+from ipll.own.reading.labels import Labels, label_type, read_targets, to_labels
+from ipll.own.reading.samples import Samples, with_candidates
+from ipll.progress import LiveProgress
 
 FILE = "estimator.json"  # in the model folder: what only the estimator knows
 SETTINGS = {

@@ -9,34 +9,32 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ipll.classifier.members import Classifier
+from ipll.batches import begun, draws, training_rows
 from ipll.component import EMBED_CHUNK, Context, Draw, Phase
 from ipll.config import Config
-from ipll.data.feature_views import make_views
-from ipll.data.loader import begun, draws, training_rows
-from ipll.data.residence import Samples
 from ipll.data.stream import Task
-from ipll.engine.compiler import compile_networks
-from ipll.engine.device import channels_last, later, use_bf16, use_compile, use_graphs
-from ipll.engine.replay import Plain, Replay
+from ipll.engine.device import channels_last, read_async, use_bf16, use_compile, use_graphs
+from ipll.engine.graphs import Plain, Replay
+from ipll.engine.placement import SampleStore
 from ipll.engine.state import LearnerState, Tensors, between_tasks, copy_state, load_tensors, part_of
 from ipll.errors import RunError
-from ipll.members import beside
-from ipll.memory.base import Memory
+from ipll.families.classifier import Classifier
+from ipll.families.memory import Memory
+from ipll.families.separation import Separation
+from ipll.families.side_by_side import beside
+from ipll.families.update import Update
 from ipll.method import assemble
-from ipll.models.network import Network
-from ipll.models.norm import hold
+from ipll.networks.network import Network, compile_networks
+from ipll.networks.norm import keep_folded
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes
-from ipll.separation.base import Separation
 from ipll.step import Stepper
-from ipll.update.sgd import Update
+from ipll.views.features import make_views
 
 T = TypeVar("T")
 
@@ -55,13 +53,20 @@ class Prediction(NamedTuple):
     linear: Tensor  # [n], by the linear head
 
 
-class Learner(Stepper):
+class Learner(nn.Module):
     """Learns tasks one after another. It is given samples and candidate sets, never a true label."""
 
     def __init__(
-        self, config: Config, *, channels: int, classes: int, mean: tuple[float, ...], std: tuple[float, ...],
-        device: torch.device | str = "cpu", pretrained: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        *,
+        channels: int,
+        classes: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device | str = "cpu",
+        pretrained: bool = True,
+    ) -> None:
         """`pretrained` loads the weights that the settings name; one that is restored next has no need of them."""
         super().__init__()
         self.config, train = config, config.train
@@ -93,9 +98,8 @@ class Learner(Stepper):
             if self.network.fuses() and not every:  # nothing is compiled: small batches need not mean small chunks
                 ctx.chunk = max(train.batch_size, EMBED_CHUNK)
             compile_networks(self, every=every)
-        self.stepping = Replay(ctx.device) if graphs else Plain()
-        self.joint_views = train.joint_views
-        self.sums = {}
+        taken = Replay[Draw](ctx.device) if graphs else Plain[Draw]()
+        self.stepper = Stepper(ctx, self.update, taken, joint_views=train.joint_views)
         self.losses: dict[str, float] = {}  # the terms, as means over the steps of the last whole epoch
         self.steps = self.batch_size = 0  # of the current epoch
         self.phases = 1  # of the current task
@@ -120,7 +124,7 @@ class Learner(Stepper):
         self._end_task()
 
     def _train(self, phase: Phase, start: Position) -> Iterator[Position]:
-        ctx, train = self.ctx, self.config.train
+        ctx, train, stepper = self.ctx, self.config.train, self.stepper
         self.update.begin_phase(phase.parameters(), momentum=train.momentum, weight_decay=train.weight_decay)
         main = phase.network is self.network
         self.update.set_momenta(self._restored or (self._carried if main else {}))
@@ -128,8 +132,8 @@ class Learner(Stepper):
         ctx.phase, ctx.epochs = phase, train.epochs_of(ctx.task)
         rows = training_rows(ctx)
         if start.epoch == start.step == 0:
-            self.sums = {}
-        self.stepping.begin(partial(self.take_step, phase))
+            stepper.sums = {}
+        stepper.begin(phase)
         upcoming = self._draws(phase, rows, start.epoch, start.step)
         for epoch in range(start.epoch, ctx.epochs):
             first = start.step if epoch == start.epoch else 0
@@ -138,20 +142,20 @@ class Learner(Stepper):
             for part in phase.parts:
                 part.begin_epoch()
             if first == 0:
-                for total in self.sums.values():
+                for total in stepper.sums.values():
                     total.zero_()
             phase.network.train()
-            stage = self.stages(phase)
+            stepper.begin_epoch()
             for step, draw in enumerate(upcoming, first):
-                self.stepping(draw, stage)
+                stepper(draw)
                 yield Position(ctx.task, start.phase, epoch, step + 1)
-            read = later(torch.stack(list(self.sums.values())))
+            read = read_async(torch.stack(list(stepper.sums.values())))
             if epoch + 1 < ctx.epochs:  # the device makes its views while the losses of this one are read
                 upcoming = begun(self._draws(phase, rows, epoch + 1, 0))
             for part in phase.parts:
                 part.end_epoch()
             ctx.forget_features()
-            self.losses = {name: total / self.steps for name, total in zip(self.sums, read(), strict=True)}
+            self.losses = {name: total / self.steps for name, total in zip(stepper.sums, read(), strict=True)}
             self._check_losses(epoch)
             yield Position(ctx.task, start.phase, epoch + 1)
         if main and train.momentum_buffers == "carried":
@@ -186,7 +190,7 @@ class Learner(Stepper):
         known = torch.from_numpy(task.known_classes()).to(device)
         ctx.old_mask.zero_()[: task.seen] = known
         ctx.new_mask.zero_()[: task.seen] = ~known
-        hold(self.teacher)
+        keep_folded(self.teacher)
         vars(ctx).pop("pool", None)  # the last task's samples make room
         ctx.pool = Pool.of(task, self.memory, ctx.capacity, device, self.config.data.residence)
         ctx.forget_features()
@@ -204,7 +208,7 @@ class Learner(Stepper):
             copy_state(self.network, self.teacher)
 
     @torch.no_grad()
-    def predict(self, samples: Tensor | Samples, rows: Tensor | slice | None = None) -> Prediction:
+    def predict(self, samples: Tensor | SampleStore, rows: Tensor | slice | None = None) -> Prediction:
         """-> classes in arrival order of samples, or of these rows of them."""
         features, logits = self.ctx.embed(samples, rows)
         return Prediction(self.classifier.scores(features, logits).argmax(dim=1), logits.argmax(dim=1))
@@ -213,7 +217,8 @@ class Learner(Stepper):
         """The whole state between two steps; not `within` a task, all that the next one needs."""
         if not within or self.ctx.task < 0:
             return LearnerState(self.state_dict(), self._carried)
-        return LearnerState(self.state_dict(), self._carried, self.sums, self.update.momenta(), self.ctx.pool.state())
+        sums, momenta = self.stepper.sums, self.update.momenta()
+        return LearnerState(self.state_dict(), self._carried, sums, momenta, self.ctx.pool.state())
 
     def tensors(self, *, within: bool = True) -> Tensors:
         """The state by the names that it has in files, for `restore`."""
@@ -226,7 +231,7 @@ class Learner(Stepper):
         self._carried = state.carried
         if within:
             assert task is not None
-            self._restored, self.sums = state.momenta, state.sums
+            self._restored, self.stepper.sums = state.momenta, state.sums
             self._set_task(task)
             for name, tensor in self.ctx.pool.state().items():
                 tensor.copy_(state.pool[name])

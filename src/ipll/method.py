@@ -10,36 +10,15 @@ from importlib import resources
 from itertools import product
 from typing import Any
 
-# The members register themselves when imported.
-from ipll.auxiliary import consistency as _consistency  # noqa: F401
-from ipll.auxiliary import contrastive as _contrastive  # noqa: F401
-from ipll.auxiliary import prototype_kl as _prototype_kl  # noqa: F401
-from ipll.auxiliary.cutmix import CutMix
-from ipll.classifier import members as _classifiers  # noqa: F401
-from ipll.classifier import stacked as _stacked  # noqa: F401
 from ipll.component import AUTOMATIC, FAMILIES, Component
-from ipll.disambiguation import papi as _papi  # noqa: F401
-from ipll.disambiguation import pgdr as _pgdr  # noqa: F401
-from ipll.disambiguation import pico as _pico  # noqa: F401
-from ipll.disambiguation import proden as _proden  # noqa: F401
-from ipll.disambiguation import terial as _terial  # noqa: F401
 from ipll.errors import ConfigError, suggest
-from ipll.memory import by_class as _by_class  # noqa: F401
-from ipll.memory import herding as _herding  # noqa: F401
-from ipll.models import side_by_side as _side_by_side  # noqa: F401
-from ipll.models.network import HEADS
+from ipll.families import load_members
+from ipll.families.auxiliary.cutmix import CutMix
+from ipll.networks.network import HEADS
 from ipll.prototypes import Prototypes, PrototypeSettings
 from ipll.registry import Registry
-from ipll.retention import ancl as _ancl  # noqa: F401
-from ipll.retention import bic as _bic  # noqa: F401
-from ipll.retention import boost as _boost  # noqa: F401
-from ipll.retention import distillation as _distillation  # noqa: F401
-from ipll.retention import er_ace as _er_ace  # noqa: F401
-from ipll.retention import wa as _wa  # noqa: F401
-from ipll.separation import model_output as _model_output  # noqa: F401
-from ipll.separation import prototype_distance as _prototype_distance  # noqa: F401
-from ipll.update import c_flat as _c_flat  # noqa: F401
-from ipll.update import sgd as _sgd  # noqa: F401
+
+load_members()
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from types import ModuleType
 from typing import Any
 
 from ipll.component import FAMILIES
-from ipll.data.augment import VIEWS
 from ipll.data.candidates import FLIPS
 from ipll.data.source import SOURCES
 from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, IpllError
 from ipll.method import ADDED
-from ipll.models.backbones import BACKBONES
+from ipll.networks.backbones import BACKBONES
 from ipll.registry import Registry
+from ipll.views.augment import VIEWS
 
 GROUP = "ipll.plugins"
 REGISTRIES: tuple[Registry[Any], ...] = (*FAMILIES.values(), SOURCES, BACKBONES, VIEWS, FLIPS, ADDED)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ipll.data.residence import Samples, hold
 from ipll.data.stream import Floats, Mask, Task
+from ipll.engine.placement import SampleStore, place
 
-if TYPE_CHECKING:
-    from ipll.memory.base import Memory
+
+class Kept(Protocol):
+    """A memory, as others see it: what it keeps of earlier samples."""
+
+    settings: Any
+    ids: Tensor  # [m] int64
+    samples: Tensor  # [m, ...], of the type that the tasks' are
+    candidates: Tensor  # [m, capacity] bool
+    p: Tensor  # [m, capacity] float
+    classes: Tensor  # [m] int64, argmax over S_i of f when it was kept
 
 
 @dataclass
@@ -20,7 +28,7 @@ class Pool:
     """D'_t: the samples of the task and, behind them, those of the memory. Columns are classes in arrival order."""
 
     ids: Tensor  # [n] int64
-    samples: Samples  # [n, ...], wherever they lie
+    samples: SampleStore  # [n, ...], wherever they lie
     candidates: Tensor  # [n, capacity] bool, the sets S_i as they were given (wider where misses are found)
     p: Tensor  # [n, capacity] float, the soft targets
     incoming: int  # rows [0, incoming) are the task's own
@@ -29,13 +37,13 @@ class Pool:
     shares: Tensor | None = None  # [incoming, capacity] float, weights with which the task's own targets start
 
     @classmethod
-    def of(cls, task: Task, memory: Memory, capacity: int, device: torch.device, residence: str = "auto") -> Pool:
+    def of(cls, task: Task, memory: Kept, capacity: int, device: torch.device, residence: str = "auto") -> Pool:
         """The pool at a task's start: the task's own targets are still zero, the memory's as they were kept."""
         ids = torch.from_numpy(task.ids).to(device)
         own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
         return cls(
             ids=torch.cat([ids, memory.ids]),
-            samples=hold(task.samples, device, residence, memory.samples),
+            samples=place(task.samples, device, residence, memory.samples),
             candidates=torch.cat([own, memory.candidates]),
             p=torch.cat([torch.zeros(len(ids), capacity, device=device), memory.p]),
             incoming=len(ids),

@@ -8,20 +8,18 @@ import torch
 from torch import Tensor
 
 from ipll.component import Component, Context
-from ipll.settings import check, check_choice, setting
+from ipll.settings import Section, setting
 
 
 @dataclass(frozen=True)
-class PrototypeSettings:
-    gamma: float = setting(0.5, "weight of an old class's earlier prototype (Eq. 2)", "paper")
-    update: str = setting("task", "when prototypes are updated: at the end of each 'task' or of each 'epoch'")
+class PrototypeSettings(Section, name="prototypes"):
+    gamma: float = setting(0.5, "weight of an old class's earlier prototype (Eq. 2)", "paper", least=0, below=1)
+    update: str = setting(
+        "task", "when prototypes are updated: at the end of each 'task' or of each 'epoch'", choices=("task", "epoch")
+    )
     fallback: bool = setting(
         True, "a new class that no sample settled on: its prototype is the mean of features weighted by p"
     )
-
-    def __post_init__(self) -> None:
-        check(0 <= self.gamma < 1, "prototypes.gamma", "be in [0, 1)", self.gamma)
-        check_choice("prototypes.update", self.update, ("task", "epoch"))
 
 
 class Prototypes(Component):

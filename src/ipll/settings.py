@@ -1,20 +1,100 @@
-"""Settings: frozen dataclasses whose fields know what they mean and where their default comes from."""
+"""Settings: frozen dataclasses whose fields know what they mean, what they take and where their default comes from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, field, fields
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from ipll.errors import ConfigError, nearest, suggest
 
 T = TypeVar("T")
 
 
-def setting(default: Any, doc: str, origin: str = "ours") -> Any:
-    """A dataclass field with its meaning and the origin of its default ('paper', 'official code' or 'ours')."""
-    return field(default=default, metadata={"doc": doc, "origin": origin})
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers from `least`, or from beyond `above`, to `most`, or to short of `below`; None: no end there."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    def check(self, key: str, value: Any) -> None:
+        low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        high = (self.most is None or value <= self.most) and (self.below is None or value < self.below)
+        check(low and high, key, f"be {self}".replace("be not", "not be"), value)
+
+    def __str__(self) -> str:
+        low = self.above if self.least is None else self.least
+        high = self.below if self.most is None else self.most
+        if low is not None and high is not None:
+            return f"in {'(' if self.least is None else '['}{low}, {high}{')' if self.most is None else ']'}"
+        if low == 0:
+            return "positive" if self.least is None else "not negative"
+        if low is not None:
+            return f"{'above' if self.least is None else 'at least'} {low}"
+        return "" if high is None else f"{'below' if self.most is None else 'at most'} {high}"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of some names; a function or a registry gives those that are known when it is asked."""
+
+    source: Iterable[str] | Callable[[], Iterable[str]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.source() if callable(self.source) else self.source)
+
+    def check(self, key: str, value: Any) -> None:
+        check_choice(key, value, self.names)
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.names)}"
+
+
+def setting(
+    default: Any,
+    doc: str,
+    origin: str = "ours",
+    *,
+    within: tuple[float, float] | None = None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    choices: Iterable[str] | Callable[[], Iterable[str]] | None = None,
+) -> Any:
+    """A dataclass field with its meaning, the origin of its default ('paper', 'official code' or 'ours') and what it
+    takes: numbers `within` two ends that count (`least` and `most` in one), or one of the `choices`."""
+    if within is not None:
+        least, most = within
+    takes = Bounds(least, above, most, below) if choices is None else Choices(choices)
+    return field(default=default, metadata={"doc": doc, "origin": origin, "takes": takes})
+
+
+class Section:
+    """Base of settings. However they are made, a value of a wrong type or out of bounds is refused by its full key.
+
+    `class WaSettings(Section, name="retention")`, under `@dataclass(frozen=True)`; heirs are of the same section.
+    A `__post_init__` is for what several settings must be together, and calls this one first.
+    """
+
+    _name: ClassVar[str]
+
+    def __init_subclass__(cls, name: str | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if name is not None:
+            cls._name = name
+        elif not hasattr(cls, "_name"):
+            raise TypeError(f"{cls.__name__} is of no section: class {cls.__name__}(Section, name=...).")
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for f in fields(self):  # type: ignore[arg-type]
+            _admit(f, hints[f.name], self._name, getattr(self, f.name))
 
 
 def check(condition: bool, key: str, must: str, got: object) -> None:
@@ -44,16 +124,24 @@ def convert(key: str, value: object, kind: Any) -> object:
 
 
 def build(cls: type[T], section: str, values: Mapping[str, object]) -> T:
-    """-> the dataclass `cls` from a table of a TOML file; unknown keys and wrong types are errors."""
+    """-> the dataclass `cls` from a table of a TOML file; unknown keys and wrong values are errors."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"'{section}' is a section, not a setting: use {section}.NAME=..., got {values!r}.")
-    hints = get_type_hints(cls)
-    names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    known, hints = {f.name: f for f in fields(cls)}, get_type_hints(cls)  # type: ignore[arg-type]
     for key in values:
-        if key not in names:
-            known = [f"{section}.{name}" for name in names]
-            raise ConfigError(f"unknown setting '{section}.{key}'.{suggest(f'{section}.{key}', known)}")
-    return cls(**{key: convert(f"{section}.{key}", value, hints[key]) for key, value in values.items()})
+        if key not in known:
+            keys = [f"{section}.{name}" for name in known]
+            raise ConfigError(f"unknown setting '{section}.{key}'.{suggest(f'{section}.{key}', keys)}")
+    return cls(**{key: _admit(known[key], hints[key], section, value) for key, value in values.items()})
+
+
+def _admit(f: Field[Any], kind: Any, section: str, value: object) -> object:
+    """-> `value` as a `kind`, or an error that names its key: it is of another type, or not what the field takes."""
+    key, takes = f"{section}.{f.name}", f.metadata.get("takes", Bounds())
+    value = convert(key, value, kind)
+    for one in value if isinstance(value, tuple) else (value,):
+        takes.check(key, one)
+    return value
 
 
 def table(settings: Any) -> dict[str, Any]:
@@ -62,10 +150,13 @@ def table(settings: Any) -> dict[str, Any]:
 
 
 def describe(cls: type[Any]) -> list[tuple[str, Any, str, str]]:
-    """-> (name, default, meaning, origin) of each setting."""
+    """-> (name, default, meaning, origin) of each setting; what it takes ends its meaning, unless that names it."""
 
     def row(f: Field[Any]) -> tuple[str, Any, str, str]:
         default = None if f.default is MISSING else f.default
-        return f.name, default, f.metadata.get("doc", ""), f.metadata.get("origin", "ours")
+        doc, takes = f.metadata.get("doc", ""), f.metadata.get("takes", Bounds())
+        told = isinstance(takes, Choices) and all(f"'{name}'" in doc for name in takes.names)
+        meaning = doc if told or not str(takes) else f"{doc}; {takes}"
+        return f.name, default, meaning, f.metadata.get("origin", "ours")
 
     return [row(f) for f in fields(cls)]

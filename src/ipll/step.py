@@ -4,56 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ipll.batches import view_names
 from ipll.component import Batch, Context, Draw, Phase
-from ipll.data.loader import view_names
-from ipll.engine.replay import Plain
-from ipll.models.network import Output
-from ipll.update.sgd import Update
+from ipll.engine.graphs import Plain
+from ipll.families.update import Update
+from ipll.networks.network import Output
 
 
-class Stepper(nn.Module):
-    """The learner's inner half. A step reads and writes tensors in place only, so that it can be captured."""
+class Stepper:
+    """Takes steps. A step reads and writes tensors in place only, so that it can be captured."""
 
-    ctx: Context
-    update: Update
-    joint_views: bool
-    stepping: Plain
-    sums: dict[str, Tensor]  # terms of the loss, summed over the steps of the current epoch
+    def __init__(self, ctx: Context, update: Update, taken: Plain[Draw], *, joint_views: bool) -> None:
+        self.ctx, self.update, self.taken, self.joint_views = ctx, update, taken, joint_views
+        self.sums: dict[str, Tensor] = {}  # terms of the loss, summed over the steps of the current epoch
 
-    def stages(self, phase: Phase) -> Hashable:
-        """While this stays the same within a phase, every step is the same sequence of operations."""
-        return tuple(part.stage() for part in phase.parts)
+    def begin(self, phase: Phase) -> None:
+        """A phase begins: the next steps are its."""
+        self.phase = phase
+        self.taken.begin(partial(self.take, phase))
 
-    def take_step(self, phase: Phase, draw: Draw) -> None:
-        """One step on samples of the pool."""
-        self._step(phase, self.gather(phase, draw))
+    def __call__(self, draw: Draw) -> None:
+        """One step of the phase that has begun, as it comes or replayed."""
+        self.taken(draw, self.stage)
+
+    def begin_epoch(self) -> None:
+        """While the stage stays the same within a phase, every step is the same sequence of operations."""
+        self.stage: Hashable = tuple(part.stage() for part in self.phase.parts)
+
+    def take(self, phase: Phase, draw: Draw) -> None:
+        """One step on samples of the pool, as it comes."""
+        self.step(phase, self.gather(phase, draw))
 
     def gather(self, phase: Phase, draw: Draw) -> Batch:
         """-> the samples drawn, with what the pool knows of them."""
         pool, rows = self.ctx.pool, draw.rows
         return Batch(rows, pool.candidates[rows], phase.p[rows], rows >= pool.incoming, draw.views, dict(draw.extra))
 
-    def _step(self, phase: Phase, batch: Batch) -> None:
-        with torch.no_grad(), self.stepping.beside():
+    def step(self, phase: Phase, batch: Batch) -> None:
+        with torch.no_grad(), self.taken.side_stream():
             for part in phase.parts:
                 part.before(batch)
         first: dict[str, Output] = {}  # of the first forward pass, which decides the targets
 
         def loss() -> Tensor:
-            out = self._forward(phase, batch)
+            out = self.forward(phase, batch)
             if not first:
-                self.stepping.join()
+                self.taken.join()
             for part in phase.parts:
                 out = part.combine(out, batch)
             if first:
-                return self._total(phase, batch, out)[0]
+                return self.total(phase, batch, out)[0]
             first.update(out)
-            self._decide_targets(phase, batch, out)
-            total, terms = self._total(phase, batch, out)
+            self.decide_targets(phase, batch, out)
+            total, terms = self.total(phase, batch, out)
             for name, value in terms.items():
                 if name not in self.sums:
                     self.sums[name] = torch.zeros_like(value.detach())
@@ -61,9 +69,9 @@ class Stepper(nn.Module):
             return total
 
         self.update.step(loss)
-        self._after(phase, batch, first)
+        self.after(phase, batch, first)
 
-    def _forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
+    def forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
         names = view_names(phase)
         if not self.joint_views:
             return {name: phase.network(batch.views[name]) for name in names}
@@ -72,7 +80,7 @@ class Stepper(nn.Module):
         return {name: Output(*chunk) for name, chunk in zip(names, chunks, strict=True)}
 
     @torch.no_grad()
-    def _decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
+    def decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
         limited = batch
         for part in phase.parts:
             limited = replace(limited, candidates=part.limit(limited.candidates, batch))
@@ -81,13 +89,13 @@ class Stepper(nn.Module):
                 batch.targets, batch.store = decided
 
     @torch.no_grad()
-    def _after(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
+    def after(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
         assert batch.store is not None
         phase.p[batch.rows] = batch.store
         for part in phase.parts:
             part.after(out, batch)
 
-    def _total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
+    def total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
         targets = batch.targets
         assert targets is not None
         for part in phase.parts:

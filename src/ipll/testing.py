@@ -49,7 +49,7 @@ Held = dict[Hashable, list[dict[str, float]]]  # by stage: the numbers of the co
 def check_method(name: str, *, plugins: Iterable[str | Path] = (), **settings: Any) -> None:
     """Runs every check on a named method; an AssertionError says which promise is broken, and where.
 
-    `settings` are those of `ipll.run`: check_method("pgdr", **{"update.kind": "c-flat"}).
+    `settings` are those of `ipll.benchmark.run`: check_method("pgdr", **{"update.kind": "c-flat"}).
     """
     load_plugins(plugins)
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
@@ -226,7 +226,7 @@ def _hold(learner: Learner, held: Held) -> None:
 
     A captured step does: what is no tensor is read once, when it is captured, and what it writes is lost.
     """
-    step, ctx = learner._step, learner.ctx
+    step, ctx = learner.stepper.step, learner.ctx
 
     def held_step(phase: Phase, batch: Batch) -> None:
         names = [vars(owner) for owner in (ctx, *phase.parts)]
@@ -238,7 +238,7 @@ def _hold(learner: Learner, held: Held) -> None:
         for own, numbers in zip(names, now, strict=True):
             own.update(numbers)
 
-    learner._step = held_step  # type: ignore[method-assign]
+    learner.stepper.step = held_step  # type: ignore[method-assign]
 
 
 def _train(trial: Trial) -> dict[str, Tensor]:

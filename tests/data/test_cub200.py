@@ -143,7 +143,7 @@ def write(name: str, change: Callable[[str], str]) -> Callable[[Path], Any]:
         (lambda folder: (folder / "classes.txt").unlink(), r"CUB_200_2011 is not whole: it has no classes.txt"),
         (
             lambda folder: (folder / f"images/{CLASSES[1]}/bird_2.jpg").write_bytes(b"no JPEG"),
-            r"images/002.Laysan_Albatross/bird_2.jpg cannot be read as an image",
+            r"images/002.Laysan_Albatross/bird_2.jpg' is not an image",
         ),
         (
             write("train_test_split.txt", lambda text: text.replace("1 1\n", "1 0\n", 1)),

@@ -13,10 +13,10 @@ import pytest
 
 import ipll
 from ipll.data.fingerprint import LOOKED_AT, check_data, fingerprint
-from ipll.data.residence import Selection
 from ipll.data.source import SOURCES, Source, SourceLoader
 from ipll.data.sources import load_source
 from ipll.data.sources.digits import Digits
+from ipll.engine.placement import Selection
 from ipll.errors import DataError
 
 

@@ -72,7 +72,8 @@ def test_a_high_image_is_cut_above_and_below(folder: Path) -> None:
     pixels[80:240] = 200  # the middle square
     Image.fromarray(pixels).save(folder / "test" / "owl" / "a.png")
     middle = load_source("folder", folder, size=16).test_samples[1]
-    assert middle.min() >= 199
+    assert (middle[:, 1:-1] == 200).all()
+    assert middle.min() > 170  # the outermost rows see a little of what was cut off
 
 
 @pytest.mark.parametrize("given", ["..", "train", "test"])
@@ -91,7 +92,7 @@ def test_wrong_level_is_explained(folder: Path, given: str) -> None:
         (lambda root: (root / "train" / "lark").mkdir(), r"train/lark holds no images"),
         (lambda root: (root / "test").rename(root / "tests"), r"birds has no folders 'train' and 'test' that hold"),
         (lambda root: root.rename(root.parent / "other"), r"there is no folder .*birds\. Set --data-root"),
-        (lambda root: (root / "train/owl/a.PNG").write_bytes(b"x"), r"train/owl/a.PNG cannot be read as an image"),
+        (lambda root: (root / "train/owl/a.PNG").write_bytes(b"x"), r"train/owl/a.PNG' is not an image"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, change: Callable[[Path], Any], message: str) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ipll.data.augment import AugmentConfig
 from ipll.data.grid import DRAWS, GAP, check_picture, draw_grid, write_grid
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.errors import ConfigError
+from ipll.views.augment import AugmentConfig
 
 
 @pytest.fixture(scope="module")

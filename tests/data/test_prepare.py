@@ -21,7 +21,7 @@ from PIL import Image
 
 from ipll.data import pictures as reading
 from ipll.data import prepare as preparation
-from ipll.data.pictures import Images, read_picture
+from ipll.data.pictures import Pixels, read_picture
 from ipll.data.sources import image_source, load_source
 from ipll.errors import DataError, Interrupted
 
@@ -51,21 +51,21 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """-> the names of the image files that were decoded; blocks are of four."""
     names: list[str] = []
 
-    def read(path: Path, size: int, margin: float) -> Images:
+    def read(path: Path, *how: Any) -> Pixels:
         names.append(path.name)
-        return read_picture(path, size, margin)
+        return read_picture(path, *how)
 
     monkeypatch.setattr(reading, "read_picture", read)
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4 * 3 * SIZE * SIZE)
     return names
 
 
-def samples(folder: Path) -> Images:
+def samples(folder: Path) -> Pixels:
     source = load_source("folder", folder, size=SIZE)
     return np.concatenate([source.train_samples, source.test_samples])
 
 
-def expected(folder: Path) -> Images:
+def expected(folder: Path) -> Pixels:
     files = [p for split in ("train", "test") for c in "ab" for p in sorted((folder / split / c).glob("*.png"))]
     return np.stack([np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files])
 
@@ -73,7 +73,7 @@ def expected(folder: Path) -> Images:
 def test_once(folder: Path, place: Path, reads: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_array_equal(samples(folder), expected(folder))
     assert len(reads) == COUNT
-    assert f"Preparing folder: {COUNT} images of 16 x 16 to {place}. This is done once." in capsys.readouterr().err
+    assert f"Preparing {COUNT} images of {folder} at 16 x 16 in {place}. This is done once." in capsys.readouterr().err
     source = load_source("folder", folder, size=SIZE)
     assert len(reads) == COUNT
     assert capsys.readouterr().err == ""
@@ -147,9 +147,9 @@ def test_a_killed_preparation_of_other_images_is_not_resumed(
     bad = folder / "test" / "b" / "59.png"
     whole = bad.read_bytes()
     bad.write_bytes(whole[:200])
-    with pytest.raises(DataError, match=r"59.png cannot be read as an image"):
+    with pytest.raises(DataError, match=r"59.png' cannot be read \(.*--size 16 .*--skip-bad"):
         samples(folder)
-    assert kept(place) == 56  # all but the last block
+    assert kept(place) == 59  # all that are before it
     bad.write_bytes(whole)
     reads.clear()
     np.testing.assert_array_equal(samples(folder), expected(folder))
@@ -272,27 +272,27 @@ def test_a_jpeg_decoded_at_half_its_size_looks_the_same(tmp_path: Path) -> None:
     picture = Image.fromarray(pixels.transpose(1, 2, 0).astype(np.uint8))
     picture.save(tmp_path / "x.jpg", quality=95)
     picture.save(tmp_path / "x.png")
-    found, full = (read_picture(tmp_path / name, 56, 256 / 224).astype(int) for name in ("x.jpg", "x.png"))
+    found, full = (read_picture(tmp_path / name, 56, margin=256 / 224).astype(int) for name in ("x.jpg", "x.png"))
     assert np.abs(found - full).max() <= 6
 
 
 def test_jobs_do_not_change_the_images(folder: Path, reads: list[str]) -> None:
     for jobs in (1, 3):
-        _, images = image_source("folder", SIZE + jobs).prepare(folder, jobs)
+        images = image_source("folder", SIZE + jobs).prepare(folder, jobs).images
         paths = [
             folder / row[0]
             for row in json.loads((folder / f".ipll/folder-{SIZE + jobs}/index.json").read_text())["files"]
         ]
-        np.testing.assert_array_equal(images[33], read_picture(paths[33], SIZE + jobs, 256 / 224))
+        np.testing.assert_array_equal(images[33], read_picture(paths[33], SIZE + jobs))
 
 
 def test_ctrl_c_says_how_to_go_on(folder: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     decode = reading.read_picture
 
-    def stop(path: Path, size: int, margin: float) -> Images:
+    def stop(path: Path, *how: Any) -> Pixels:
         if len(reads) == 20:
             raise KeyboardInterrupt
-        return decode(path, size, margin)
+        return decode(path, *how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reading, "read_picture", stop)
     with pytest.raises(Interrupted, match="is kept: the same command goes on from there"):
@@ -300,3 +300,101 @@ def test_ctrl_c_says_how_to_go_on(folder: Path, reads: list[str], monkeypatch: p
     monkeypatch.setattr(reading, "read_picture", decode)
     load_source("folder", folder, SIZE)
     assert len(reads) < 20 + COUNT  # not all of it again
+
+
+BAD = ("train/a/04.png", "train/b/31.png", "test/b/59.png")
+
+
+def spoil(folder: Path) -> None:
+    (folder / BAD[0]).write_text("no image")
+    (folder / BAD[1]).write_bytes((folder / BAD[1]).read_bytes()[:200])
+    Image.fromarray(np.ones((4, 4), np.float32)).save(folder / BAD[2], format="tiff")
+
+
+def test_what_cannot_be_read_is_left_out_counted_and_listed(
+    folder: Path, place: Path, reads: list[str], main: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = expected(folder)
+    spoil(folder)
+    command = ("prepare", "folder", "--size", SIZE, "--data-root", folder)
+    ended = main(*command)
+    assert ended.status == 2
+    assert f"image '{folder / BAD[0]}' is not an image. Replace it, or leave out all that" in ended.err
+    assert f"ipll {' '.join(map(str, command))} --skip-bad" in ended.err
+    assert main(*command, "--skip-bad").status == 0
+    reads.clear()
+    ended = main(*command, "--skip-bad")
+    assert ended.out.splitlines()[:3] == [
+        f"folder: {COUNT - 3} images of 16 x 16 are whole in {place}",
+        "Skipped 3 that cannot be read:",
+        f"  {BAD[0]} is not an image",
+    ]
+    assert ended.out.count("cannot be read (") == 2
+    assert "decimal numbers" in ended.out
+    source = load_source("folder", folder, size=SIZE)
+    assert f"{place}: 3 images that cannot be read were left out when it was prepared." in capsys.readouterr().err
+    assert reads == []
+    found = np.concatenate([source.train_samples, source.test_samples])
+    np.testing.assert_array_equal(found, np.delete(whole, [2, 35, 59], axis=0))
+    assert (source.train_labels.tolist(), source.test_labels.tolist()) == ([0] * 19 + [1] * 19, [0] * 10 + [1] * 9)
+
+
+def test_who_does_not_skip_asks_for_all(folder: Path, main: Callable[..., Any]) -> None:
+    whole = {name: (folder / name).read_bytes() for name in BAD}
+    spoil(folder)
+    command = ("prepare", "folder", "--size", SIZE, "--data-root", folder)
+    assert main(*command, "--skip-bad").status == 0
+    ended = main(*command)
+    assert ended.status == 2
+    assert "3 images that could not be read are not in it. It is prepared again." in ended.err
+    assert BAD[0] in ended.err
+    assert len(samples(folder)) == COUNT - 3  # what there is, is as it was
+    for name, content in whole.items():
+        (folder / name).write_bytes(content)
+    np.testing.assert_array_equal(samples(folder), expected(folder))
+
+
+def test_stopped_while_skipping_it_goes_on(
+    folder: Path, place: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = expected(folder)
+    spoil(folder)
+    source, decode = image_source("folder", SIZE), reading.read_picture
+
+    def stop(path: Path, *how: Any) -> Pixels:
+        if path.name == "58.png":
+            raise KeyboardInterrupt
+        return decode(path, *how)
+
+    monkeypatch.setattr(reading, "read_picture", stop)
+    with pytest.raises(Interrupted, match=f"What is prepared of {folder} is kept"):
+        source.prepare(folder, 1, skip_bad=True)
+    note = json.loads((place / "progress.json").read_text())
+    assert [position for position, _ in note["skipped"]] == [2, 35]
+    monkeypatch.setattr(reading, "read_picture", decode)
+    with pytest.raises(DataError, match=BAD[0]):  # who does not skip goes on at the first that was skipped
+        source.prepare(folder, 1)
+    assert kept(place) == 2
+    reads.clear()
+    found = source.prepare(folder, 1, skip_bad=True)
+    assert len(reads) == COUNT - 2
+    assert [name.split()[0] for name in found.skipped] == list(BAD)
+    np.testing.assert_array_equal(found.images, np.delete(whole, [2, 35, 59], axis=0))
+
+
+def test_a_class_needs_an_image_that_can_be_read(folder: Path) -> None:
+    for file in (folder / "test" / "b").iterdir():
+        file.write_text("no image")
+    with pytest.raises(DataError, match=f"none of the test images of class 'b' in {folder} can be read. Replace them"):
+        image_source("folder", SIZE).prepare(folder, skip_bad=True)
+
+
+def test_what_an_older_decoder_prepared_is_prepared_again(
+    folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preparation, "VERSION", 1)
+    samples(folder)
+    monkeypatch.undo()
+    samples(folder)
+    assert f"{place}: it was prepared by another version of ipll. It is prepared again." in capsys.readouterr().err
+    assert json.loads((place / "index.json").read_text())["version"] == 2

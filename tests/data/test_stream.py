@@ -2,58 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, fields, replace
-from pathlib import Path
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from streams import CIFAR, UNTIMED, cases, make_source
 
 from ipll.data.source import Source
 from ipll.data.stream import Stream, StreamConfig, Task
 from ipll.errors import ConfigError, DataError
-
-
-def make_source(
-    labels: np.ndarray, superclasses: np.ndarray | None = None, samples: np.ndarray | None = None
-) -> Source:
-    labels = np.asarray(labels, dtype=np.int64)
-    if samples is None:
-        samples = (np.arange(len(labels)) % 251).astype(np.uint8).reshape(-1, 1, 1, 1)
-    names = tuple(f"class {c}" for c in range(labels.max() + 1))
-    return Source("toy", samples, labels, samples, labels, names, (0.5,), (0.25,), superclasses)
-
-
-def cifar_like() -> Source:
-    """CIFAR-100's label counts and superclass sizes: 100 classes of 500, 20 superclasses of 5."""
-    return make_source(np.arange(50_000) % 100, superclasses=np.arange(100) % 20)
-
-
-CIFAR = cifar_like()
-UNTIMED = settings(deadline=None)  # a busy machine is no failure
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[Source, StreamConfig, int]:
-    counts = draw(st.lists(st.integers(1, 40), min_size=1, max_size=9))
-    classes = len(counts)
-    labels = draw(st.randoms(use_true_random=False)).sample(list(np.repeat(np.arange(classes), counts)), sum(counts))
-    groups = draw(st.lists(st.integers(0, 3), min_size=classes, max_size=classes))
-    order = draw(st.sampled_from(["random", "superclass", "natural"]))
-    config = StreamConfig(
-        tasks=draw(st.integers(1, len(set(groups)) if order == "superclass" else classes)),
-        blurry=draw(st.floats(0, 99.9)),
-        q=draw(st.floats(0, 0.9)),
-        candidates=draw(st.sampled_from(["uniform", "banded"])),
-        order=order,
-        last_leftover=draw(st.sampled_from(["keep", "drop"])),
-        min_candidates=draw(st.sampled_from([1, 2])),
-        flip_scope=draw(st.sampled_from(["seen", "superclass"])),
-    )
-    return make_source(labels, superclasses=np.array(groups)), config, draw(st.integers(0, 1000))
 
 
 def birth_of_classes(stream: Stream) -> np.ndarray:
@@ -268,120 +228,6 @@ def test_real_digits() -> None:
     assert task.candidates.shape[1] == 10
 
 
-# Files
-
-
-@settings(UNTIMED, max_examples=20)
-@given(case=cases())
-def test_save_and_load_bring_everything_back(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Source, StreamConfig, int]
-) -> None:
-    stream = Stream.build(*case)
-    path = tmp_path_factory.mktemp("streams") / "stream.npz"
-    stream.save(path)
-    back = Stream.load(path)
-    assert back.sha256() == stream.sha256()
-    for name in ("seed", "config", "source_name", "classes_per_task"):
-        assert getattr(back, name) == getattr(stream, name)
-
-
-def test_file_holds_exactly_the_named_arrays_without_pickles(tmp_path: Path) -> None:
-    config = StreamConfig(tasks=5, q=0.2)
-    stream = Stream.build(CIFAR, config, seed=3)
-    stream.save(tmp_path / "stream.npz")
-    assert [file.name for file in tmp_path.iterdir()] == ["stream.npz"]
-    with np.load(tmp_path / "stream.npz", allow_pickle=False) as file:
-        assert set(file.files) == {"class_order", "task", "candidates", "seed", "config"}
-        assert file["class_order"].dtype == file["task"].dtype == np.int64
-        assert file["candidates"].dtype == np.bool_
-        assert file["seed"] == 3
-        written = json.loads(str(file["config"]))
-    assert written == asdict(config) | {"source": "toy", "classes_per_task": [20] * 5}
-
-
-def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "stream.npz"
-    old, new = (Stream.build(CIFAR, StreamConfig(), seed) for seed in (0, 1))
-    old.save(path)
-
-    def full(descriptor: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataError, match="no space"):
-        new.save(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["stream.npz"]
-    assert Stream.load(path).sha256() == old.sha256()
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no stream file .*nowhere\.npz"):
-        Stream.load(tmp_path / "nowhere.npz")
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    path = tmp_path / "stream.npz"
-    Stream.build(make_source(np.repeat(np.arange(6), 30)), StreamConfig(tasks=3), seed=0).save(path)
-    return path
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_truncated_file(saved: Path, share: float) -> None:
-    content = saved.read_bytes()
-    saved.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(DataError, match=r"stream\.npz is cut short"):
-        Stream.load(saved)
-
-
-def test_flipped_bytes(saved: Path) -> None:
-    content = bytearray(saved.read_bytes())
-    for place in range(600, 700):
-        content[place] ^= 0xFF
-    saved.write_bytes(content)
-    with pytest.raises(DataError, match=r"stream\.npz is cut short or damaged"):
-        Stream.load(saved)
-
-
-def rewrite(path: Path, **changes: np.ndarray | None) -> None:
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file.files} | changes
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-
-
-@pytest.mark.parametrize("name", ["class_order", "task", "candidates", "seed", "config"])
-def test_lacking_array_is_named(saved: Path, name: str) -> None:
-    rewrite(saved, **{name: None})
-    with pytest.raises(DataError, match=f"lacks the array '{name}'"):
-        Stream.load(saved)
-
-
-def test_a_pickle_is_never_opened(saved: Path) -> None:
-    rewrite(saved, task=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(DataError, match="damaged"):
-        Stream.load(saved)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"config": np.array("{")}, "settings cannot be read"),
-        ({"config": np.array("3")}, "settings cannot be read"),
-        ({"config": np.array('{"source": "toy", "classes_per_task": [2, 2, 2], "q": 7}')}, r"stream\.q is 7"),
-        ({"config": np.array('{"source": "toy", "classes_per_task": [2, 2], "tasks": 3}')}, "classes per task"),
-        ({"class_order": np.zeros(6, np.int64)}, "not a permutation"),
-        ({"candidates": np.ones((3, 6), bool)}, "types and shapes"),
-        ({"candidates": np.ones((180, 6))}, "types and shapes"),
-        ({"task": np.full(180, 3)}, "'task' holds numbers"),
-    ],
-)
-def test_contents_that_do_not_fit_together(saved: Path, changes: dict[str, np.ndarray], message: str) -> None:
-    rewrite(saved, **changes)
-    with pytest.raises(DataError, match=message) as caught:
-        Stream.load(saved)
-    assert str(saved) in str(caught.value)
-
-
 # Bad values
 
 
@@ -408,7 +254,7 @@ def test_contents_that_do_not_fit_together(saved: Path, changes: dict[str, np.nd
     ],
 )
 def test_a_bad_value_is_refused_by_its_key(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"^stream\.{key} is ") as caught:
+    with pytest.raises(ConfigError, match=rf"^stream\.{key} (must|takes) ") as caught:
         StreamConfig(**{key: value})  # type: ignore[arg-type]
     if isinstance(value, str):
         assert "Did you mean" in str(caught.value)

@@ -229,7 +229,7 @@ def annotate(line: str) -> Callable[[Path], None]:
         (annotate(""), r"val_annotations.txt does not name the image .*val/images/val_0.JPEG"),
         (
             cut(f"train/{WNIDS[0]}/images/{WNIDS[0]}_1.JPEG"),
-            rf"/train/{WNIDS[0]}/images/{WNIDS[0]}_1.JPEG cannot be read as an image \(.*\)\. Replace it",
+            rf"/train/{WNIDS[0]}/images/{WNIDS[0]}_1.JPEG' cannot be read \(.*\)\. Replace it",
         ),
     ],
 )
@@ -344,5 +344,5 @@ def test_a_run_prepares_by_itself(folder: Path, tmp_path: Path, main: Callable[.
     out = tmp_path / "run"
     ended = main("run", "tiny-imagenet", *options, "--data-root", folder.parent, "--out", out, "--device", "cpu")
     assert ended.status == 0, ended.err
-    assert f"Preparing tiny-imagenet: 32 images of 64 x 64 to {folder.parent / '.ipll'}" in ended.err
+    assert f"Preparing 32 images of {folder} at 64 x 64 in {folder.parent / '.ipll'}" in ended.err
     assert json.loads((out / "result.json").read_text())["seen_classes_per_task"] == [2, 4]

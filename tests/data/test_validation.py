@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ipll.benchmark.run import load_data
 from ipll.config import DataConfig, resolve
-from ipll.data.residence import Selection
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.engine.placement import Selection
 from ipll.errors import ConfigError, DataError
-from ipll.run import load_data
 
 COUNTS = (20, 7, 2, 33)  # training samples of each class
 

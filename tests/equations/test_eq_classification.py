@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reference
-from ipll.classifier.members import PrototypeClassifier, PrototypeClassifierSettings
+from ipll.families.classifier.prototypes import PrototypeClassifier, PrototypeClassifierSettings
 from live import Live, array, bare_context, known_prototypes
 
 CLASSES, SEEN, DIM = 10, 6, 5

@@ -12,9 +12,9 @@ from torch import Tensor
 import ipll
 import reference
 from ipll.errors import ConfigError
-from ipll.separation.base import Separation, SeparationSettings, expected_old
-from ipll.separation.model_output import Confidence, Entropy
-from ipll.separation.prototype_distance import PrototypeDistance
+from ipll.families.separation import Separation, SeparationSettings, expected_old
+from ipll.families.separation.model_output import Confidence, Entropy
+from ipll.families.separation.prototype_distance import PrototypeDistance
 from live import as_sets, bare_context, random_sets
 
 CLASSES, OLD, SEEN, DIM = 10, 6, 9, 5

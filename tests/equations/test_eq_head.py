@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ipll.component import soft_cross_entropy
-from ipll.models.network import LinearHead
+from ipll.networks.network import LinearHead
 from live import Live
 
 DIM, CLASSES = 16, 10

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import reference
-from ipll.auxiliary.consistency import Consistency
 from ipll.component import Batch, soft_cross_entropy
-from ipll.disambiguation.base import Disambiguation
 from ipll.engine.state import part_of
 from ipll.errors import ConfigError
-from ipll.models.network import MASKED, Output
-from ipll.retention.distillation import Distillation, DistillationSettings
+from ipll.families.auxiliary.consistency import Consistency
+from ipll.families.disambiguation import Disambiguation
+from ipll.families.retention.distillation import Distillation, DistillationSettings
+from ipll.networks.network import MASKED, Output
 from live import Live, array, random_sets
 
 N, CLASSES, SEEN = 23, 10, 7
@@ -100,7 +100,7 @@ def test_eq10_of_every_view_that_is_trained_on(live: Live, settings: dict[str, A
         logits = np.concatenate([step.logits(name) for name in asked])
         literal = bool(settings.get("retention__literal"))
         summed += reference.distillation(teacher, logits, ctx.old, ctx.seen, literal=literal)
-        np.testing.assert_allclose(float(learner.sums["kd"]), summed, **CLOSE)
+        np.testing.assert_allclose(float(learner.stepper.sums["kd"]), summed, **CLOSE)
 
 
 @pytest.mark.parametrize(("growth", "weights"), [(0.0, (2.0, 2.0)), (1.0, (2 * 4 / 3, 2 * 7 / 3)), (0.5, None)])
@@ -159,8 +159,8 @@ def test_eq11_total(live: Live, joint: bool, kd_weight: float, cr_weight: float)
         np.testing.assert_allclose(float(step.total), total, **CLOSE)
         for name, value in (terms | {"total": total}).items():
             sums[name] += value
-            np.testing.assert_allclose(float(learner.sums[name]), sums[name], **CLOSE)
-        assert set(learner.sums) == set(sums)
+            np.testing.assert_allclose(float(learner.stepper.sums[name]), sums[name], **CLOSE)
+        assert set(learner.stepper.sums) == set(sums)
     assert epoch == learner.config.train.epochs - 1
 
 
@@ -193,12 +193,12 @@ def test_an_epoch_visits_all_of_the_task_and_the_memory(live: Live) -> None:
 def test_the_first_task_has_nothing_to_distil(live: Live) -> None:
     learner = live.learner()
     next(live.steps(learner, 0))
-    assert set(learner.sums) == {"ce", "cr", "total"}
+    assert set(learner.stepper.sums) == {"ce", "cr", "total"}
 
 
 @pytest.mark.parametrize(("method", "terms"), [("pgdr/no-cr", {"ce", "kd"}), ("pgdr/no-kd", {"ce", "cr"})])
 def test_a_term_that_is_left_out_is_not_in_the_total(live: Live, method: str, terms: set[str]) -> None:
     learner = live.learner(method, learnt=1)
     step = next(live.steps(learner, 1))
-    assert set(learner.sums) == terms | {"total"}
-    torch.testing.assert_close(step.total, sum(learner.sums[name] for name in terms))
+    assert set(learner.stepper.sums) == terms | {"total"}
+    torch.testing.assert_close(step.total, sum(learner.stepper.sums[name] for name in terms))

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import reference
 from ipll.component import Context
-from ipll.memory import by_class
-from ipll.memory.base import quotas
-from ipll.memory.by_class import (
+from ipll.families.memory import by_class, quotas
+from ipll.families.memory.by_class import (
     RandomMemory,
     RepresentativeDiverse,
     RepresentativeDiverseSettings,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ipll.disambiguation.robust import KEPT, Misses, posterior
+from ipll.families.disambiguation.robust import KEPT, Misses, posterior
 from ipll.pool import Pool
 from live import array, as_sets, bare_context, random_sets
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import reference
 from ipll.component import Context, Pool
-from ipll.disambiguation.pgdr import Pgdr, PgdrSettings, reallocate
-from ipll.separation.base import SeparationSettings
-from ipll.separation.prototype_distance import PrototypeDistance
+from ipll.families.disambiguation.pgdr import Pgdr, PgdrSettings, reallocate
+from ipll.families.separation import SeparationSettings
+from ipll.families.separation.prototype_distance import PrototypeDistance
 from live import Live, array, as_sets, bare_context, known_prototypes
 
 CLASSES, DIM = 7, 3

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import reference
 from ipll.component import Context
-from ipll.separation.base import SeparationSettings
-from ipll.separation.mixture import lower_component, two_means
-from ipll.separation.prototype_distance import PrototypeDistance
+from ipll.families.separation import SeparationSettings
+from ipll.families.separation.mixture import lower_component, two_means
+from ipll.families.separation.prototype_distance import PrototypeDistance
 from live import Live, array, as_sets, bare_context, known_prototypes, random_sets
 
 CLASSES, OLD, SEEN, DIM, N = 10, 4, 7, 5, 120

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import reference
 from ipll.component import Batch, uniform_over
-from ipll.disambiguation.base import Uniform
-from ipll.disambiguation.pgdr import Pgdr, PgdrSettings
-from ipll.disambiguation.proden import Proden
+from ipll.families.disambiguation import Uniform
+from ipll.families.disambiguation.pgdr import Pgdr, PgdrSettings
+from ipll.families.disambiguation.proden import Proden
 from ipll.learner import Learner
-from ipll.models.network import Output
+from ipll.networks.network import Output
 from live import Live, Step, array, as_sets, bare_context, random_sets
 
 N, CLASSES = 40, 8

@@ -9,7 +9,7 @@ from ipll.component import Batch
 from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
-from ipll.disambiguation.pgdr import RAREST, Pgdr
+from ipll.families.disambiguation.pgdr import RAREST, Pgdr
 from ipll.learner import Learner
 
 
@@ -53,9 +53,9 @@ def test_what_sees_the_prior() -> None:
         with torch.no_grad():
             for each in phase.parts:
                 each.before(batch)
-            out = learner._forward(phase, batch)
-            learner._decide_targets(phase, batch, out)
-            terms = learner._total(phase, batch, out)[1]
+            out = learner.stepper.forward(phase, batch)
+            learner.stepper.decide_targets(phase, batch, out)
+            terms = learner.stepper.total(phase, batch, out)[1]
         assert batch.targets is not None
         logits = out["weak"].logits + prior
         z = logits.masked_fill(~batch.candidates, -torch.inf).argmax(dim=1)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import reference
-from ipll.auxiliary.contrastive import Contrastive
 from ipll.component import Phase
 from ipll.engine.state import part_of
+from ipll.families.auxiliary.contrastive import Contrastive
+from ipll.families.retention.ancl import Ancl
 from ipll.learner import Learner, Position
-from ipll.retention.ancl import Ancl
 from live import Live, array, as_sets, batch_of, part, snapshot, unchanged
 
 METHODS = ["proden+ancl", "pico+ancl", "papi+ancl"]
@@ -92,7 +92,7 @@ def test_the_auxiliary_network_learns_freely(live: Live) -> None:
             seen += 1
             expected = reference.cross_entropy(array(step.p), step.logits("weak"), learner.ctx.seen)
             np.testing.assert_allclose(float(step.total), expected, rtol=2e-5)
-            assert set(learner.sums) == {"ce", "total"}
+            assert set(learner.stepper.sums) == {"ce", "total"}
             sets = as_sets(step.batch.candidates)
             stored = [reference.proden_target(o, s) for o, s in zip(step.logits("weak"), sets, strict=True)]
             np.testing.assert_allclose(array(ancl.targets_of_auxiliary[step.batch.rows]), stored, atol=1e-6)
@@ -133,7 +133,7 @@ def test_the_main_network_is_distilled_towards_both(live: Live, weight: float) -
             g = reference.softmax([theirs[c] / 2 for c in range(ctx.old, ctx.seen)])
             new -= sum(b * math.log(a) for a, b in zip(f, g, strict=True)) / len(logits)
         np.testing.assert_allclose(float(step.total), (1 - share) * ce + share * kd + weight * new, rtol=2e-5)
-        assert set(learner.sums) == {"ce", "kd", "kd_auxiliary", "total"}
+        assert set(learner.stepper.sums) == {"ce", "kd", "kd_auxiliary", "total"}
     assert seen == 4
 
 
@@ -144,7 +144,7 @@ def test_only_new_columns_are_distilled_from_the_auxiliary_network(live: Live) -
         ancl.network.head.weight += torch.randn(ancl.network.head.weight.shape, generator=ctx.generator("test"))
     batch = batch_of(learner, torch.arange(16))
     ancl.before(batch)
-    out = learner._forward(Phase("main", learner.network, ctx.parts, ctx.pool.p), batch)
+    out = learner.stepper.forward(Phase("main", learner.network, ctx.parts, ctx.pool.p), batch)
     (gradient,) = torch.autograd.grad(ancl.losses(out, batch.p, batch)["kd_auxiliary"], out["weak"].logits)
     assert {c for c in range(ctx.capacity) if gradient[:, c].any()} == set(range(ctx.old, ctx.seen))
 

@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import reference
+from ipll.families.retention.bic import Bic, balanced, fit_correction
 from ipll.learner import Learner
-from ipll.retention.bic import Bic, balanced, fit_correction
 from live import Live, array, as_sets, part
 
 METHOD = "proden+bic"

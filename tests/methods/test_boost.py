@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import reference
-from ipll.auxiliary.contrastive import Contrastive
 from ipll.config import resolve
-from ipll.disambiguation.pgdr import Pgdr
 from ipll.errors import ConfigError
+from ipll.families.auxiliary.contrastive import Contrastive
+from ipll.families.disambiguation.pgdr import Pgdr
+from ipll.families.retention.boost import Boost
 from ipll.learner import Learner, Position
-from ipll.models.network import MASKED
-from ipll.retention.boost import Boost
+from ipll.networks.network import MASKED
 from ipll.testing import check_method
 from live import Live, Step, array, part, snapshot, unchanged
 
@@ -169,7 +169,7 @@ def test_the_pair_learns_by_every_loss_by_distillation_and_by_its_new_half_alone
             seen += 1
             expected = boosting_total(learner, step, weight=weight, auxiliary=auxiliary, asked=asked)
             np.testing.assert_allclose(float(step.total), expected, **CLOSE)
-            assert set(learner.sums) == {"ce", "cr", "kd", "alone", "total"}
+            assert set(learner.stepper.sums) == {"ce", "cr", "kd", "alone", "total"}
     assert seen == 4
 
 
@@ -214,8 +214,8 @@ def test_the_network_learns_what_the_pair_says_of_every_view(
             logits, classes = np.concatenate([step.logits(name) for name in views]), learner.ctx.seen
             expected = reference.distillation(said, logits, classes, classes, temperature=temperature)
             np.testing.assert_allclose(float(step.total), weight * temperature**2 * expected, **CLOSE)
-            assert float(learner.sums["ce"]) == float(learner.sums["cr"]) == 0
-            assert "kd" not in learner.sums
+            assert float(learner.stepper.sums["ce"]) == float(learner.stepper.sums["cr"]) == 0
+            assert "kd" not in learner.stepper.sums
     assert seen == 4
 
 

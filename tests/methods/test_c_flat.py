@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ipll.component import Batch, Context, Phase
+from ipll.families.update.c_flat import CFlat, CFlatSettings
+from ipll.families.update.sgd import Sgd
 from ipll.learner import Learner
-from ipll.models.network import Network, Output
-from ipll.update.c_flat import CFlat, CFlatSettings
-from ipll.update.sgd import Sgd
+from ipll.networks.network import Network, Output
+from ipll.step import Stepper
 from live import Live, array, snapshot, unchanged
 
 RHO, STRENGTH, LR = 0.2, 0.2, 0.1
@@ -116,8 +117,8 @@ class Passes:
         self.stepped: list[Tensor] = []  # the weights as the optimiser found them
         self.network: Network  # as it was before the step
         self.batch: Batch
-        for name, watch in (("_step", self.step), ("_forward", self.forward), ("_total", self.total)):
-            setattr(learner, name, watch)
+        for name, watch in (("step", self.step), ("forward", self.forward), ("total", self.total)):
+            setattr(learner.stepper, name, watch)
         for number, part in enumerate(learner.ctx.parts):
             for hook in ("before", "after", "targets"):
                 setattr(part, hook, self.counted(f"{hook} of {number}", getattr(part, hook)))
@@ -139,17 +140,17 @@ class Passes:
             self.stepped = copies(phase.network)
 
         handle = optimiser.register_step_pre_hook(found)
-        Learner._step(self.learner, phase, batch)
+        Stepper.step(self.learner.stepper, phase, batch)
         handle.remove()
 
     def forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
         self.weights.append(copies(phase.network))
-        return Learner._forward(self.learner, phase, batch)
+        return Stepper.forward(self.learner.stepper, phase, batch)
 
     def total(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
         assert batch.targets is not None
         self.targets.append(batch.targets.clone())
-        return Learner._total(self.learner, phase, batch, out)
+        return Stepper.total(self.learner.stepper, phase, batch, out)
 
 
 def copies(network: nn.Module) -> list[Tensor]:
@@ -198,7 +199,7 @@ def test_four_passes_and_everything_else_once(live: Live, method: str, settings:
         # Batch norm's statistics are those after one pass, with the weights as they were.
         start_statistics = {name: buffer.clone() for name, buffer in passes.network.named_buffers()}
         with torch.no_grad():
-            Learner._forward(learner, Phase("main", passes.network, learner.ctx.parts, batch.p), batch)
+            Stepper.forward(learner.stepper, Phase("main", passes.network, learner.ctx.parts, batch.p), batch)
         statistics = dict(learner.network.named_buffers())
         for name, expected in passes.network.named_buffers():
             if "running" in name:

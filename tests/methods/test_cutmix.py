@@ -11,14 +11,14 @@ from torch import Tensor
 
 import ipll
 import reference
-from ipll.auxiliary.cutmix import CutMix, rectangles
 from ipll.component import Batch, Draw
 from ipll.config import resolve
 from ipll.errors import ConfigError
+from ipll.families.auxiliary.cutmix import CutMix, rectangles
+from ipll.families.retention.er_ace import ErAce
 from ipll.learner import Learner
 from ipll.method import assemble
-from ipll.models.network import MASKED, Output
-from ipll.retention.er_ace import ErAce
+from ipll.networks.network import MASKED, Output
 from ipll.testing import check_method
 from live import Live, Step, array, part
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import reference
-from ipll.auxiliary.prototype_kl import PrototypeKL
 from ipll.component import Batch, Phase
+from ipll.families.auxiliary.prototype_kl import PrototypeKL
+from ipll.families.memory import MemorySettings
+from ipll.families.memory.by_class import RandomMemory
+from ipll.families.retention.er_ace import ErAce, asymmetric
 from ipll.learner import Learner
-from ipll.memory.base import MemorySettings
-from ipll.memory.by_class import RandomMemory
-from ipll.models.network import MASKED, CosineHead, Output
-from ipll.retention.er_ace import ErAce, asymmetric
+from ipll.networks.network import MASKED, CosineHead, Output
 from live import Live, array, as_sets, bare_context, batch_of, part, random_sets
 
 METHOD = "proden+er-ace"
@@ -195,13 +195,13 @@ def test_the_mask_is_for_the_classifier_only(live: Live) -> None:
     phase = Phase("main", learner.network.train(), ctx.parts, ctx.pool.p)
     batch = batch_of(learner, torch.arange(64))
     kl.inputs(batch, torch.Generator().manual_seed(0))
-    out = learner._forward(phase, batch)
-    learner._decide_targets(phase, batch, out)
+    out = learner.stepper.forward(phase, batch)
+    learner.stepper.decide_targets(phase, batch, out)
     assert batch.targets is not None
     expected = float(kl.losses(out, batch.targets, batch)["kl"].detach())
     _, reshaped = part(learner, ErAce).reshape(dict(out), batch.targets, batch)
     assert not torch.allclose(reshaped, batch.targets, atol=1e-2)
-    assert float(learner._total(phase, batch, out)[1]["kl"].detach()) == pytest.approx(expected, rel=1e-6)
+    assert float(learner.stepper.total(phase, batch, out)[1]["kl"].detach()) == pytest.approx(expected, rel=1e-6)
     with torch.no_grad():
         similarities = {n: out[f"mixed {n}"].embedding @ kl.mu[:SEEN].T / 0.3 for n in ("weak", "strong")}
         share, partner = batch.extra["share"], batch.extra["partner"]
@@ -215,10 +215,10 @@ def test_the_mask_is_for_the_classifier_only(live: Live) -> None:
 
 def head_gradient(learner: Learner, batch: Batch) -> Tensor:
     phase = Phase("main", learner.network.train(), learner.ctx.parts, learner.ctx.pool.p)
-    out = learner._forward(phase, batch)
-    learner._decide_targets(phase, batch, out)
+    out = learner.stepper.forward(phase, batch)
+    learner.stepper.decide_targets(phase, batch, out)
     learner.network.zero_grad()
-    learner._total(phase, batch, out)[0].backward()  # type: ignore[no-untyped-call]
+    learner.stepper.total(phase, batch, out)[0].backward()  # type: ignore[no-untyped-call]
     assert learner.network.head.weight.grad is not None
     return learner.network.head.weight.grad
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reference
-from ipll.classifier.members import ExemplarMeans
+from ipll.families.classifier.exemplar_means import ExemplarMeans
 from ipll.learner import Learner
 from live import Live, array, part
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import reference
-from ipll.memory.base import MemorySettings
-from ipll.memory.herding import Herding, herd
+from ipll.families.memory import MemorySettings
+from ipll.families.memory.herding import Herding, herd
 from live import Live, array, as_sets, bare_context
 
 DIM = 5

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import reference
-from ipll.separation.base import Separation, SeparationSettings
-from ipll.separation.mixture import lower_component
-from ipll.separation.model_output import Confidence, Entropy
+from ipll.families.separation import Separation, SeparationSettings
+from ipll.families.separation.mixture import lower_component
+from ipll.families.separation.model_output import Confidence, Entropy
 from live import Live, array, as_sets, bare_context, random_sets
 
 OLD, SEEN, CLASSES, DIM = 4, 7, 10, 5

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import reference
-from ipll.auxiliary.prototype_kl import PrototypeKL, kl_divergence
 from ipll.component import Batch
-from ipll.disambiguation.papi import Papi, PapiSettings
+from ipll.families.auxiliary.prototype_kl import PrototypeKL, kl_divergence
+from ipll.families.disambiguation.papi import Papi, PapiSettings
 from ipll.learner import Position
-from ipll.models.network import MASKED, Output
+from ipll.networks.network import MASKED, Output
 from live import Live, array, as_sets, bare_context, batch_of, part, random_sets
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import reference
-from ipll.auxiliary.contrastive import Contrastive, ContrastiveSettings, own_key_loss, same_label_loss
-from ipll.auxiliary.embedding import follow, ramp
 from ipll.component import Batch, Phase, predict_within
-from ipll.disambiguation.pico import Pico, PicoSettings
+from ipll.families.auxiliary.contrastive import Contrastive, ContrastiveSettings, own_key_loss, same_label_loss
+from ipll.families.disambiguation.pico import Pico, PicoSettings
+from ipll.families.embedding import follow, ramp
 from ipll.learner import Position
-from ipll.models.network import Output
+from ipll.networks.network import Output
 from live import Live, array, as_sets, bare_context, batch_of, part, random_sets, snapshot, unchanged
 
 WIDTH = 6
@@ -271,13 +271,13 @@ def test_labels_are_those_of_the_first_pass_however_often_the_loss_is_asked_for(
     learner = live.begun("pico+c-flat", auxiliary__contrastive__queue=64, update__rho=3.0)
     made, contrasts = part(learner, Pico), part(learner, Contrastive)
     passes: list[tuple[Batch, Output, list[int]]] = []
-    total_of = learner._total
+    total_of = learner.stepper.total
 
     def recording(phase: Phase, batch: Batch, out: dict[str, Output]) -> tuple[Tensor, dict[str, Tensor]]:
         passes.append((batch, out["weak"], batch.extra["label"].tolist()))
         return total_of(phase, batch, out)
 
-    learner._total = recording  # type: ignore[method-assign]
+    learner.stepper.total = recording  # type: ignore[method-assign]
     mu = made.mu.clone()
     next(learner.fit(live.task(learner, 1), Position(1)))
     batch, first, _ = passes[0]

@@ -8,8 +8,8 @@ import torch
 
 import reference
 from ipll.component import Batch
-from ipll.disambiguation.pgdr import MomentumSettings, PrototypePrediction
-from ipll.models.network import Output
+from ipll.families.disambiguation.pgdr import MomentumSettings, PrototypePrediction
+from ipll.networks.network import Output
 from live import Live, array, as_sets, bare_context, known_prototypes, random_sets
 
 METHODS = ["pgdr/pp", "pico+pgdr/pp", "papi+pgdr/pp"]

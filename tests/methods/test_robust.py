@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ipll.config import resolve
 from ipll.data.stream import Stream
-from ipll.disambiguation.robust import Misses
 from ipll.errors import ConfigError
+from ipll.families.disambiguation.robust import Misses
 from ipll.learner import Learner, Position
 from ipll.testing import check_method
 from live import Live

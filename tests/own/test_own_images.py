@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from ipll.own import Images, read_table
-from ipll.own.images import image_files
+from ipll.own.reading.images import image_files
 
 Write = Callable[..., Path]
 Refused = Callable[..., str]

@@ -19,7 +19,7 @@ from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.learner import Position
 from ipll.method import method_table
 from ipll.own import Model, Samples, evaluate, from_arrays, read_table, read_votes
-from ipll.results.progress import Silent
+from ipll.progress import Silent
 
 QUICK: dict[str, Any] = {"train.epochs": 3, "train.batch_size": 32, "train.threads": 1}
 X, Y = load_digits(return_X_y=True)

@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 from ipll.errors import Interrupted
 from ipll.learner import Position
 from ipll.own import Model, Samples, from_arrays
-from ipll.results.progress import Plan, Silent
+from ipll.progress import Plan, Silent
 
 X, Y = load_iris(return_X_y=True)
 EPOCHS = {"train.epochs": 6, "train.batch_size": 16}

@@ -19,7 +19,7 @@ from rich.table import Table
 from ipll.engine.cells import guard
 from ipll.messages import cell, print_visible, tell, visible
 from ipll.own import Model, from_arrays, read_table
-from ipll.own.guarded import guarded, unguarded
+from ipll.own.reading.guarded import guarded, unguarded
 
 CLEAR = "\x1b[2J"
 LINK = "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\"

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 import ipll
-from ipll.bench import worker
 from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.learner import Position
-from ipll.results.progress import LiveProgress, Plan
+from ipll.paper.campaigns import worker
+from ipll.progress import LiveProgress, Plan
 
 FEWER = {"train.epochs": 3, "train.later_epochs": 1, "data.validation": 0.3}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ipll
-from ipll.evaluation.observer import Observer
+from ipll.benchmark.observer import Observer
 
 
 @pytest.fixture(scope="module", params=["pgdr", "proden+ancl"])

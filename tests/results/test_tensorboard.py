@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 import ipll
-from ipll.results.progress import Silent
+from ipll.progress import Silent
 from ipll.results.schema import CURVES
 
 EPOCHS, TASKS = 2, 3  # of a quick run

@@ -1,18 +1,22 @@
-"""The command line: the program, and how it prints. Each command is a few lines that call the library."""
+"""The command line: the program. Each command is a few lines that call the library."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import ipll
+from ipll.cli.catalogue import datasets, methods, prepare
+from ipll.cli.console import err_console, out_console
+from ipll.cli.experiments import demo, resume, run
+from ipll.cli.own import fit, update
+from ipll.cli.own_look import audit, evaluate, info, predict
+from ipll.cli.results import figure, paper_table, report, run_bench
+from ipll.cli.streams import augment, stream
 from ipll.errors import Interrupted, IpllError
-from ipll.messages import print_visible, tell
+from ipll.messages import tell
 
 app = typer.Typer(
     help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
@@ -21,8 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out_console = Console()
-err_console = Console(stderr=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -32,26 +34,6 @@ def program(
     if version:
         out_console.print(f"ipll {ipll.__version__}", highlight=False)
         raise typer.Exit
-
-
-def on_terminal() -> bool:
-    """-> whether somebody looks on: elsewhere it is for files and other programs to read."""
-    return out_console.is_terminal
-
-
-def show(table: Table) -> None:
-    """On a terminal as wide as that is; elsewhere one line a row."""
-    console = out_console if on_terminal() else Console(file=out_console.file, width=1000)
-    print_visible(console, table)
-
-
-def say(text: str) -> None:
-    tell(text, out_console)
-
-
-def warn(messages: Iterable[str]) -> None:
-    for message in messages:
-        tell(message, err_console, style="yellow")
 
 
 def main() -> None:
@@ -65,14 +47,6 @@ def main() -> None:
         tell(f"ipll: {error}", err_console, style="red")
         sys.exit(2)
 
-
-# The commands print by what is above, so they come last.
-from ipll.cli.catalogue import datasets, methods, prepare  # noqa: E402
-from ipll.cli.experiments import demo, resume, run  # noqa: E402
-from ipll.cli.own import fit, update  # noqa: E402
-from ipll.cli.own_look import audit, evaluate, info, predict  # noqa: E402
-from ipll.cli.results import figure, paper_table, report, run_bench  # noqa: E402
-from ipll.cli.streams import augment, stream  # noqa: E402
 
 for _command in (run, resume, demo, stream, augment, methods, datasets, prepare, report):  # in the order of the help
     app.command()(_command)

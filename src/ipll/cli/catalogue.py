@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ipll.cli import on_terminal, say, show
-from ipll.cli.options import DataRoot, Plugins
+from ipll.cli.console import on_terminal, say, show
+from ipll.cli.options import DataRoot, Plugins, SkipBad
 from ipll.config import preset_names, resolve
 from ipll.data.source import SOURCES
 from ipll.data.sources import default_data_root, image_source
 from ipll.messages import cell
 from ipll.method import canonical, method_entry, method_table
+from ipll.paper.published import verified
+from ipll.paper.summary import made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
 from ipll.plugins import load_plugins
-from ipll.results.paper import verified
-from ipll.results.summary import made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
 
 
 def methods(
@@ -64,13 +64,19 @@ def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
 
 
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="A data set of image files: tiny-imagenet, cub200 or folder.")],
+    dataset: Annotated[
+        str, typer.Argument(help="tiny-imagenet, cub200, or folder: your own images, --data-root with train and test.")
+    ],
     size: Annotated[int, typer.Option(help="Height and width; 0: the data set's own.")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="Threads that decode; 0: one per core.")] = 0,
+    skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     plugin: Plugins = None,
 ) -> None:
     """Decode and resize a data set's images into one file, or check the one that is there. A run does it by itself."""
     load_plugins(plugin or ())
-    folder, images = image_source(dataset, size).prepare(data_root or default_data_root(), jobs)
-    say(f"{dataset}: {len(images):,} images of {images.shape[2]} x {images.shape[3]} are whole in {folder}")
+    found = image_source(dataset, size).prepare(data_root or default_data_root(), jobs, skip_bad=skip_bad)
+    height, width = found.images.shape[2:]
+    say(f"{dataset}: {len(found.images):,} images of {height} x {width} are whole in {found.place}")
+    if found.skipped:
+        say("\n".join([f"Skipped {len(found.skipped):,} that cannot be read:", *(f"  {one}" for one in found.skipped)]))

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ipll.cli import err_console, say, show
+from ipll.benchmark.run import resume as resume_run
+from ipll.benchmark.run import run_config
+from ipll.cli.console import err_console, say, show
 from ipll.cli.options import (
     Compile,
     ConfigFile,
@@ -25,12 +27,10 @@ from ipll.cli.options import (
 )
 from ipll.config import parse_overrides, resolve
 from ipll.demo import run_demo
+from ipll.paper.summary import compare
 from ipll.plugins import load_plugins
-from ipll.results.progress import LiveProgress
+from ipll.progress import LiveProgress
 from ipll.results.result import Result
-from ipll.results.summary import compare
-from ipll.run import resume as resume_run
-from ipll.run import run_config
 
 
 def run(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipll.cli import err_console, say, warn
+from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.cli.own_input import Given, Reading, decoded, read_given
 from ipll.cli.own_output import (
@@ -85,7 +85,7 @@ def fit(
     _tell(given)
     from ipll.own.folder import PENDING, working_on
     from ipll.own.model import Model
-    from ipll.results.progress import LiveProgress
+    from ipll.progress import LiveProgress
 
     with working_on(out, new=True):
         _check_free(out, overwrite)  # again: it may have had to wait for another one
@@ -119,7 +119,7 @@ def update(
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
     from ipll.own.folder import PENDING, working_on
     from ipll.own.model import Model
-    from ipll.results.progress import LiveProgress
+    from ipll.progress import LiveProgress
 
     with working_on(folder):
         before = Model.load(folder, plugins=plugin or ())
@@ -159,8 +159,7 @@ def _check_misses(method: str) -> None:
     """Raises unless the method's disambiguation can be told that true labels are missing."""
     if method == "auto":
         return
-    part = next(part for part in resolve("digits", method).parts if part.family == "disambiguation")
-    if not hasattr(part.settings, "miss_rate"):
+    if not hasattr(resolve("digits", method).part("disambiguation").settings, "miss_rate"):
         raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")
 
 

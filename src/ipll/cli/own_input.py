@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +13,7 @@ from ipll.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
-    from ipll.own.samples import Samples
+    from ipll.own.reading.samples import Samples
 
 TRAIN, TEST = "train", "test"
 CHECKED = 8  # pixels: images that are not learnt from are decoded as small as this to see that they are whole
@@ -36,8 +37,8 @@ class Reading(NamedTuple):
 
 def read_given(table: Path | None, reading: Reading, *, update: bool) -> Given:
     """-> the samples to learn from. An update may bring one class only, a fit may not."""
-    from ipll.own.samples import checked
-    from ipll.own.votes import read_votes
+    from ipll.own.reading.samples import checked
+    from ipll.own.reading.votes import read_votes
 
     if reading.votes is not None:
         samples = read_votes(
@@ -62,7 +63,7 @@ def read_given(table: Path | None, reading: Reading, *, update: bool) -> Given:
 
 def read_to_predict(source: Path, *, skip_bad: bool) -> Samples:
     """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it."""
-    from ipll.own.read import read_table
+    from ipll.own.reading.read import read_table
 
     if source.is_dir():
         return _read_folder(source, skip_bad)
@@ -84,9 +85,9 @@ def of_split(samples: Samples, split: str | None) -> Samples:
 
 def _read_table(path: Path, reading: Reading) -> Samples:
     """-> all rows. Only those that are learnt from need candidates."""
-    from ipll.own.columns import NO_CANDIDATES
-    from ipll.own.read import TEXT, gather, settle
-    from ipll.own.tables import open_table
+    from ipll.own.reading.columns import NO_CANDIDATES
+    from ipll.own.reading.read import TEXT, gather, settle
+    from ipll.own.reading.tables import open_table
 
     table = open_table(path, TEXT)
     problems = table.problems()
@@ -126,28 +127,22 @@ def _plain(split: str) -> str:
 
 
 def _read_folder(folder: Path, skip_bad: bool) -> Samples:
-    from PIL import Image
-
-    from ipll.own.images import image_files
-    from ipll.own.problems import Problems
-    from ipll.own.read import settle
-    from ipll.own.samples import Samples
+    from ipll.data.pictures import pictures
+    from ipll.own.reading.images import image_files
+    from ipll.own.reading.problems import Problems
+    from ipll.own.reading.read import settle
+    from ipll.own.reading.samples import Samples
 
     if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError(f"cannot read the folder {folder}: Permission denied. Check its permissions.")
-    endings = set(Image.registered_extensions())
-    paths = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in endings and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    paths = [picture.path for picture in pictures(folder, below=math.inf)]
     if not paths:
         raise DataError(f"{folder} has no images in it. Name a folder of images, or a table.")
-    images, broken = image_files([os.fspath(path) for path in paths])
+    images, broken = image_files([os.path.join(folder, path) for path in paths])
     n = len(paths)
     samples = Samples(
         source=str(folder),
-        ids=[_name(path.relative_to(folder).as_posix()) for path in paths],
+        ids=[_name(path) for path in paths],
         rows=np.arange(1, n + 1),
         names=(),
         candidates=np.zeros((n, 0), np.bool_),

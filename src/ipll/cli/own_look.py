@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from ipll.cli import say, show
+from ipll.cli.console import say, show
 from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
 from ipll.cli.own_input import decoded, of_split, read_to_predict
 from ipll.cli.own_output import (

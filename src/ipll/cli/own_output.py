@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from ipll.cli import say, show
+from ipll.cli.console import say, show
 from ipll.cli.own_input import Given
 from ipll.errors import DataError
 from ipll.messages import cell
@@ -20,7 +20,7 @@ from ipll.plugins import plugin_options
 if TYPE_CHECKING:
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions
-    from ipll.own.samples import Samples
+    from ipll.own.reading.samples import Samples
 
 ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
@@ -119,7 +119,7 @@ def evidence_lines(model: Model) -> list[str]:
 
 def _was_judged(model: Model, before: Model) -> bool:
     """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
-    if any(part.family == "separation" and part.kind == "none" for part in model.config.parts):
+    if model.config.part("separation").kind == "none":
         return False
     candidates = model.records.codes[before.records.offsets[-1] :]
     known = np.append(before.known, np.zeros(len(model.names) - len(before.names), np.bool_))
@@ -131,7 +131,7 @@ def kept_lines(model: Model, folder: Path) -> list[str]:
     kept, seen = int(model.records.in_memory.sum()), len(model.records)
     what = "images" if model.kind == "images" else "samples with all their features"
     samples = f"{kept:,} {what}, of {seen:,} seen, to go on learning" if kept else f"none of the {seen:,} samples seen"
-    memory = next(part for part in model.config.parts if part.family == "memory")
+    memory = model.config.part("memory")
     if memory.kind != "none":
         samples += f" (there is room for {memory.settings.size:,}; --memory sets another number)"
     return [f"The model is in {folder}. It keeps {samples}; and of every one its id, candidates, label and file name."]
@@ -221,7 +221,7 @@ def write_columns(columns: dict[str, Any], path: Path) -> None:
     import pyarrow.parquet
 
     from ipll.engine.files import write_atomically
-    from ipll.own.guarded import guarded_table
+    from ipll.own.reading.guarded import guarded_table
 
     table = pa.table(columns)
 

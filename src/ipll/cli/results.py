@@ -10,20 +10,19 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ipll.bench.campaign import Options, run_plan
-from ipll.bench.catalogue import Bench, benches, find_bench
-from ipll.bench.plan import Plan, parse_seeds
-from ipll.cli import err_console, on_terminal, say, show, warn
+from ipll.cli.console import err_console, on_terminal, say, show, warn
 from ipll.cli.options import DataRoot, Device, Plugins, Set
 from ipll.config import parse_overrides, resolve
 from ipll.engine.files import write_text
 from ipll.messages import cell, visible
+from ipll.paper import figures
+from ipll.paper.campaigns.campaign import Options, run_plan
+from ipll.paper.campaigns.plan import Plan, parse_seeds
+from ipll.paper.catalogue import Bench, benches, find_bench
+from ipll.paper.numbers import OUT
+from ipll.paper.tables import PaperTable, render
 from ipll.plugins import load_plugins
-from ipll.results import figures
-from ipll.results.numbers import OUT
-from ipll.results.report import write_report
-from ipll.results.tables import Table as PaperTable
-from ipll.results.tables import render
+from ipll.report.build import write_report
 
 BenchName = Annotated[str, typer.Argument(metavar="NAME", help="A table or figure of the paper, such as tab3.")]
 BenchOut = Annotated[Path, typer.Option("--out", help="The folder that holds the runs.")]

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ipll.cli import say, show
+from ipll.benchmark.run import load_data
+from ipll.cli.console import say, show
 from ipll.cli.options import ConfigFile, DataRoot, Plugins, Preset, Seed, Set
 from ipll.config import parse_overrides, resolve
 from ipll.data.grid import check_picture, write_grid
 from ipll.data.stream import Stream
 from ipll.plugins import load_plugins
-from ipll.run import load_data
 
 
 def stream(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ipll.data.residence import Array, Selection
 from ipll.data.source import Ints, Source
+from ipll.engine.placement import Array, Selection
 from ipll.errors import DataError
 
 LOOKED_AT = 256  # images of each split, spread over it

@@ -9,12 +9,12 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from ipll.data.augment import AugmentConfig
 from ipll.data.source import Source
-from ipll.data.views import Views
 from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError
 from ipll.rng import numpy_generator, torch_generator
+from ipll.views.augment import AugmentConfig
+from ipll.views.images import Views
 
 DRAWS = 4  # of each view
 TILE = 96  # pixels that a small image is enlarged to, about

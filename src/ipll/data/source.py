@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ipll.data.residence import Array, Selection, select
+from ipll.engine.placement import Array, Selection, select
 from ipll.errors import ConfigError
 from ipll.registry import Registry
 from ipll.rng import numpy_generator
@@ -46,9 +46,12 @@ class Source:
             return self
         train, test = (_first(labels, per_class) for labels in (self.train_labels, self.test_labels))
         return replace(
-            self, train_samples=select(self.train_samples, train), train_labels=self.train_labels[train],
-            test_samples=select(self.test_samples, test), test_labels=self.test_labels[test],
-        )  # fmt: skip
+            self,
+            train_samples=select(self.train_samples, train),
+            train_labels=self.train_labels[train],
+            test_samples=select(self.test_samples, test),
+            test_labels=self.test_labels[test],
+        )
 
     def validating(self, share: float) -> Source:
         """-> the source for choosing settings: this share of every class's training samples, at least one of each, are
@@ -63,9 +66,12 @@ class Source:
         drawn = np.sort(np.concatenate([self._validation(c, share) for c in range(self.classes)]))
         rest = np.setdiff1d(np.arange(len(self.train_labels)), drawn)
         return replace(
-            self, train_samples=select(self.train_samples, rest), train_labels=self.train_labels[rest],
-            test_samples=select(self.train_samples, drawn), test_labels=self.train_labels[drawn],
-        )  # fmt: skip
+            self,
+            train_samples=select(self.train_samples, rest),
+            train_labels=self.train_labels[rest],
+            test_samples=select(self.train_samples, drawn),
+            test_labels=self.train_labels[drawn],
+        )
 
     def _validation(self, c: int, share: float) -> Ints:
         """-> the rows of class `c` that are taken out. A class without any is refused when a stream is built."""

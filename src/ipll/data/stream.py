@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.data.candidates import FLIPS, draw_candidates, flip_probabilities
-from ipll.data.residence import Array, Selection, select
 from ipll.data.source import Source
 from ipll.engine.files import parse_json, write_atomically
 from ipll.engine.npz import read_npz
-from ipll.errors import ConfigError, DataError, suggest
+from ipll.engine.placement import Array, Selection, select
+from ipll.errors import ConfigError, DataError
 from ipll.rng import numpy_generator
-from ipll.settings import setting
+from ipll.settings import Section, setting
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -32,39 +32,26 @@ DROPPED = -1  # the task of a sample that never arrives
 
 
 @dataclass(frozen=True)
-class StreamConfig:
+class StreamConfig(Section, name="stream"):
     """The settings of a stream, `stream.*` in a configuration file."""
 
-    tasks: int = setting(10, "T, the number of tasks", "paper")
-    blurry: float = setting(10.0, "100 - W: the percentage of a class that arrives after its own task", "paper")
-    q: float = setting(0.1, "probability that another seen class joins a candidate set", "paper")
-    candidates: str = setting("uniform", "how sets are drawn: 'uniform', or 'banded' (the paper's matrix)", "paper")
-    order: str = setting("random", "of the classes: 'random', 'natural', 'superclass' (whole ones a task)", "paper")
-    last_leftover: str = setting("keep", "the last task's classes have no later task: 'keep' their rest, or 'drop' it")
-    min_candidates: int = setting(1, "2: no candidate set of a single label, where another class is seen")
-    miss: float = setting(0.0, "share of the samples whose true label is not among their candidates")
-    flip_scope: str = setting("seen", "who can be flipped in: all 'seen' classes, or only those of the 'superclass'")
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.tasks, int) and self.tasks >= 1):
-            raise ConfigError(f"stream.tasks is {self.tasks}: choose a whole number, 1 or more.")
-        if not 0.0 <= self.blurry < 100.0:
-            raise ConfigError(f"stream.blurry is {self.blurry}: choose a percentage from 0 up to, not including, 100.")
-        if not 0.0 <= self.q < 1.0:
-            raise ConfigError(f"stream.q is {self.q}: choose a probability from 0 up to, not including, 1.")
-        if not 0.0 <= self.miss < 1.0:
-            raise ConfigError(f"stream.miss is {self.miss}: choose a share from 0 up to, not including, 1.")
-        if self.min_candidates not in (1, 2):
-            raise ConfigError(f"stream.min_candidates is {self.min_candidates}: choose 1 or 2.")
-        for name, known in (
-            ("candidates", tuple(FLIPS)),
-            ("order", ("random", "superclass", "natural")),
-            ("last_leftover", ("keep", "drop")),
-            ("flip_scope", ("seen", "superclass")),
-        ):
-            word = getattr(self, name)
-            if word not in known:
-                raise ConfigError(f"stream.{name} is '{word}', which is unknown.{suggest(str(word), known)}")
+    tasks: int = setting(10, "T, the number of tasks", "paper", least=1)
+    blurry: float = setting(
+        10.0, "100 - W: the percentage of a class that arrives after its own task", "paper", least=0, below=100
+    )
+    q: float = setting(0.1, "probability that another seen class joins a candidate set", "paper", least=0, below=1)
+    candidates: str = setting("uniform", "how sets are drawn; banded: by the paper's matrix", "paper", choices=FLIPS)
+    order: str = setting(
+        "random", "of the classes; superclass: whole ones a task", "paper", choices=("random", "natural", "superclass")
+    )
+    last_leftover: str = setting(
+        "keep", "the last task's classes have no later task: 'keep' their rest, or 'drop' it", choices=("keep", "drop")
+    )
+    min_candidates: int = setting(1, "2: no set of a single label, where another class is seen", within=(1, 2))
+    miss: float = setting(0.0, "share of the samples whose true label is not among their candidates", least=0, below=1)
+    flip_scope: str = setting(
+        "seen", "who can be flipped in: all 'seen' classes, or only the 'superclass'", choices=("seen", "superclass")
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,6 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from ipll.models.network import Network
-
 T = TypeVar("T")
 
 BACKEND = "inductor"
@@ -23,23 +21,18 @@ def compiled(function: Callable[..., T]) -> Callable[..., T]:
     return torch.compile(function, dynamic=False, backend=BACKEND)
 
 
-def compile_networks(module: nn.Module, *, every: bool) -> None:
-    """Compiles the networks inside `module`; not those whose layers have kernels of their own, unless `every` one.
-
-    Classes yet to come are there and masked: new ones change nothing.
-    """
+def compile_module(module: nn.Module) -> None:
+    """Compiles a module's forward pass in place."""
     import torch._dynamo  # slow to import, and not needed without a compiler
 
     torch._dynamo.config.recompile_limit = VARIANTS
-    for part in module.modules():
-        if isinstance(part, Network) and (every or not part.fuses()):
-            part.compile(dynamic=False, backend=BACKEND)
+    module.compile(dynamic=False, backend=BACKEND)
 
 
 def _keep_kernels_in_one_place() -> None:
     """PyTorch's compiler may move Triton's cache in the middle of a run, but not in every run: our own kernels
-    (models/fused.py) would be compiled once for each place. Here it is named at the start: beside the compiler's cache
-    where a user has named that, else where Triton has it."""
+    (networks/fused.py) would be compiled once for each place. Here it is named at the start: beside the compiler's
+    cache where a user has named that, else where Triton has it."""
     beside = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     home = os.environ.get("TRITON_HOME") or Path.home()
     place = Path(beside) / "triton" if beside else Path(home) / ".triton" / "cache"

@@ -82,7 +82,7 @@ def channels_last(network: T) -> T:
     return network
 
 
-def later(tensor: Tensor) -> Callable[[], list[float]]:
+def read_async(tensor: Tensor) -> Callable[[], list[float]]:
     """Asks for the values of a tensor [n] -> a function that waits for them, and for nothing asked for since."""
     if tensor.device.type != "cuda":
         return tensor.tolist

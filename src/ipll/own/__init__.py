@@ -8,16 +8,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ipll.own.arrays import from_arrays
-from ipll.own.images import Images
-from ipll.own.samples import Samples
+from ipll.own.reading.arrays import from_arrays
+from ipll.own.reading.images import Images
+from ipll.own.reading.samples import Samples
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions, evaluate
-    from ipll.own.read import read_table
+    from ipll.own.reading.read import read_table
+    from ipll.own.reading.votes import read_votes
     from ipll.own.records import Records
-    from ipll.own.votes import read_votes
 
 __all__ = [
     "Evaluation",
@@ -38,8 +38,8 @@ LATER = {
     "Predictions": "prediction",
     "Records": "records",
     "evaluate": "prediction",
-    "read_table": "read",
-    "read_votes": "votes",
+    "read_table": "reading.read",
+    "read_votes": "reading.votes",
 }
 
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ipll.classifier.stacked import set_temperature
-from ipll.disambiguation.base import by_shares
 from ipll.engine.state import part_of
+from ipll.families.classifier.stacked import set_temperature
+from ipll.families.disambiguation import by_shares
+from ipll.families.side_by_side import Members, evidence
 from ipll.learner import Learner
-from ipll.members import Members, evidence
 from ipll.own.prediction import allowed
 
 FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen

@@ -11,7 +11,7 @@ import torch
 from ipll.config import OWN, Config, resolve
 from ipll.errors import ConfigError
 from ipll.own.inputs import kind_of
-from ipll.own.samples import Samples
+from ipll.own.reading.samples import Samples
 
 SMALL = 16  # pixels: up to here 'small-cnn'
 KEEP = {False: 48, True: 96}  # pixels: up to here images keep their size, on a CPU, on a GPU
@@ -25,15 +25,11 @@ AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
 # what they cost grows.
 MEMBERS = ((20_000, (10, 5, 128)), (100_000, (4, 4, 128)), (math.inf, (2, 2, 64)))
-STEPS, STEPS_SLOW, STEPS_FEATURES = (
-    1_200,
-    500,
-    1_600,
-)  # of training in one update, where epochs are within their bounds; of images on a CPU
+# Steps of training in one update, where epochs are within their bounds; of images on a CPU; of features.
+STEPS, STEPS_SLOW, STEPS_FEATURES = 1_200, 500, 1_600
 EPOCHS = (10, 100)
-# Learning rate for each sample of a batch, and the highest. The thin ResNet
-# that learnt 600 small photographs of 5 classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1
-# (results/own/photographs.json).
+# Learning rate for each sample of a batch, and the highest. The thin ResNet that learnt 600 small photographs of 5
+# classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1 (results/own/photographs.json).
 RATES = {"images": (0.001, 0.1), "features": (0.0008, 0.1)}
 TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
 LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
@@ -74,7 +70,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     """-> what is chosen anew for an update. A memory never shrinks; `train.later_epochs` is obeyed."""
-    kept = next(part.settings.size for part in config.parts if part.family == "memory")
+    kept = config.part("memory").settings.size
     epochs = config.train.later_epochs or _count(given, "train.epochs", 0)
     return tuple(
         choice

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.errors import DataError
-from ipll.own.samples import Samples
+from ipll.own.reading.samples import Samples
 
 Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 BLOCK = 4096  # samples that are looked at, or decoded to be predicted, at a time

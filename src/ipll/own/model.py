@@ -15,25 +15,25 @@ import torch
 from torch import Tensor
 
 import ipll
+from ipll.benchmark.run import enough_memory
 from ipll.config import Config, check_plugins
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
-from ipll.engine.grow import grow
 from ipll.engine.state import MEMORY, LearnerState
 from ipll.errors import ConfigError, DataError
+from ipll.grow import grow
 from ipll.learner import Learner
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.facts import check_folder
 from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
+from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
-from ipll.own.samples import Samples
 from ipll.own.training import Outcome, predict_block, train
 from ipll.own.trials import try_settings
 from ipll.plugins import load_plugins
-from ipll.results.progress import Listener, Silent
-from ipll.run import enough_memory
+from ipll.progress import Listener, Silent
 from ipll.settings import check
 
 SEQUENCES = ("names", "shape", "feature_names", "mean", "std")  # fields that stand in model.json as they are
@@ -309,7 +309,7 @@ def _spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, 
 
 def _too_small(config: Config, classes: int) -> str:
     """-> what is wrong with a memory that has no room for one sample of each class; '' where it has."""
-    memory = next(part for part in config.parts if part.family == "memory")
+    memory = config.part("memory")
     if memory.kind == "none" or memory.settings.size >= classes:
         return ""
     return f"the memory holds {memory.settings.size} samples, but there are {classes} classes."

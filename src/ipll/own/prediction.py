@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ipll.classifier.members import PrototypeClassifier
 from ipll.engine.state import part_of
 from ipll.errors import DataError
+from ipll.families.classifier.prototypes import PrototypeClassifier
 from ipll.learner import Learner
-from ipll.own.samples import Samples
+from ipll.own.reading.samples import Samples
 from ipll.prototypes import Prototypes
 
 BINS = 15

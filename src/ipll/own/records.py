@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ipll.own.problems import Problems
-from ipll.own.samples import Samples
+from ipll.own.reading.problems import Problems
+from ipll.own.reading.samples import Samples
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -18,8 +18,8 @@ from ipll.own.inputs import Array
 from ipll.own.pending import Pending
 from ipll.own.prediction import class_scores, fit_temperature
 from ipll.own.records import Records
+from ipll.progress import Listener, Plan
 from ipll.prototypes import Prototypes, class_means
-from ipll.results.progress import Listener, Plan
 
 FAR = 0.99  # this share of the training samples is nearer
 BLOCK = 8192  # samples whose distances to all centres are held at a time

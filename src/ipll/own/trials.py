@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ipll.classifier.stacked import set_losses, set_temperature
 from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads
 from ipll.engine.state import part_of
+from ipll.families.classifier.stacked import set_losses, set_temperature
+from ipll.families.side_by_side import Members, evidence
 from ipll.learner import Learner
-from ipll.members import Members, evidence
 from ipll.own.defaults import Choice, reconfigure
 from ipll.own.inputs import Array
 from ipll.rng import numpy_generator

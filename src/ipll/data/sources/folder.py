@@ -21,6 +21,7 @@ class Folder(ImageSource):
 
     name = "folder"
     description = "your own images: the data root holds train/CLASS/* and test/CLASS/*, prepared at 224 x 224"
+    margin = 1.0  # nothing is cut off that `ipll fit` would see
 
     def available(self, data_root: Path) -> bool:
         return held_out(data_root) is not None
@@ -38,7 +39,7 @@ class Folder(ImageSource):
         splits: dict[str, list[Picture]] = {"train": [], test: []}
         for split, files in splits.items():
             for label, name in enumerate(names):
-                images = _class_images(data_root, f"{split}/{name}", label)
+                images = pictures(data_root, f"{split}/{name}", label, below=1)
                 if not images:
                     raise DataError(f"{data_root / split / name} holds no images. {LAYOUT}; remove an empty class.")
                 files += images
@@ -67,8 +68,3 @@ def _explanation(data_root: Path) -> str:
         if os.access(place, os.X_OK) and held_out(place):
             return f"you gave {data_root}; the images are in {place}: set --data-root to that."
     return f"{data_root} has no folders 'train' and 'test' that hold class folders. {LAYOUT}."
-
-
-def _class_images(data_root: Path, within: str, label: int) -> list[Picture]:
-    places = (within, *(f"{within}/{name}" for name in folders(data_root / within)))
-    return [picture for place in places for picture in pictures(data_root, place, label)]

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from ipll.data.download import extract, fetch
-from ipll.data.pictures import Images, folders
-from ipll.data.prepare import Listing, cache_root, prepare
+from ipll.data.pictures import folders
+from ipll.data.prepare import Listing, Prepared, cache_root, prepare
 from ipll.data.source import Source, SourceLoader
 from ipll.engine.locks import one_at_a_time
 from ipll.engine.regular import check_regular
@@ -35,13 +35,14 @@ class ImageSource(SourceLoader):
     def listing(self, data_root: Path) -> Listing:
         """Finds (or fetches) the image files and checks that they are all there."""
 
-    def prepare(self, data_root: Path, jobs: int = 0) -> tuple[Path, Images]:
-        """Prepares the data set, or reads through it where that has been done. -> its folder and its images."""
-        return prepare(self.listing(data_root), data_root, jobs=jobs, verify=True)
+    def prepare(self, data_root: Path, jobs: int = 0, *, skip_bad: bool = False) -> Prepared:
+        """Prepares the data set, or reads through it where that has been done."""
+        return prepare(self.listing(data_root), data_root, jobs=jobs, verify=True, skip_bad=skip_bad)
 
     def load(self, data_root: Path) -> Source:
-        listing = self.listing(data_root)
-        _, images = prepare(listing, data_root)
+        place, images, listing, skipped = prepare(self.listing(data_root), data_root)
+        if skipped:
+            tell(f"{place}: {len(skipped):,} images that cannot be read were left out when it was prepared.")
         labels = np.array([picture.label for picture in listing.pictures], dtype=np.int64)
         return Source(
             name=self.name,

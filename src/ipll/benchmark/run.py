@@ -1,0 +1,337 @@
+"""Runs: from a configuration to a result, with checkpoints on the way."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ipll.benchmark.observer import Observer
+from ipll.config import Config, DataConfig, resolve
+from ipll.data.fingerprint import check_data, fingerprint
+from ipll.data.source import Source
+from ipll.data.sources import load_source
+from ipll.data.stream import Stream, Task
+from ipll.driver import Clock, Record, Stop, drive, stop_requests
+from ipll.engine.checkpoint import Checkpoint
+from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs
+from ipll.errors import ConfigError, DataError, Interrupted, RunError
+from ipll.learner import Learner, Position
+from ipll.networks.network import Network, make_backbone
+from ipll.plugins import load_plugins, plugin_options
+from ipll.progress import Listener, Plan, Silent
+from ipll.report.build import write_report
+from ipll.results.folder import RunFolder, check_free
+from ipll.results.result import Result
+from ipll.results.tensorboard import Events, check_tensorboard, prepare
+
+
+def run(
+    preset: str,
+    method: str = "pgdr",
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    config: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    reporter: Listener | None = None,
+    **settings: Any,
+) -> Result:
+    """Learns a whole stream and returns the result.
+
+    `settings` are the command line's --set, either as {"train.epochs": 5} or as train__epochs=5. With `out`, the run
+    is kept in that folder and can be stopped and resumed; without, nothing is written. `tensorboard` adds event files
+    to the folder. `plugins` are Python files that register parts and methods of their own.
+    """
+    load_plugins(plugins)
+    overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
+    return run_config(
+        resolved,
+        out=out,
+        device=device,
+        data_root=data_root,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        reporter=reporter,
+    )
+
+
+def run_config(
+    config: Config,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    reporter: Listener | None = None,
+) -> Result:
+    """Like `run`, from a configuration. Everything is checked before anything is written."""
+    chosen = find_device(device)
+    use_bf16(config.train.precision, chosen)
+    use_graphs(config.train.graphs, chosen)
+    if tensorboard:
+        check_tensorboard()
+        if out is None:
+            raise ConfigError("TensorBoard's events go into the run's folder: name one with out=...")
+    if out is not None:
+        check_free(Path(out), overwrite=overwrite)
+    source = load_data(config.data, data_root)
+    stream = Stream.build(source, config.stream, config.seed)
+    check_against(config, source)
+    folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
+    try:
+        if folder:
+            prepare(folder.path, wanted=tensorboard)
+            facts = {"data_root": str(Path(data_root).absolute()) if data_root else None, "data": fingerprint(source)}
+            folder.begin(config, describe(chosen), stream, facts)
+        return execute(config, source, stream, chosen, folder, reporter or Silent())
+    finally:
+        if folder:
+            folder.close()
+
+
+def resume(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
+    reporter: Listener | None = None,
+) -> Result:
+    """Goes on with a run that was stopped, from its last checkpoint; of one that is finished, returns the result.
+
+    `plugins` are the files that it was begun with: a folder brings no code by itself. Its data are looked for where
+    they were, unless `data_root` names another place; other data than it was begun with are refused.
+    """
+    load_plugins(plugins)
+    chosen, listener = find_device(device), reporter or Silent()
+    if (Path(path) / "result.json").exists():
+        result = Result.load(path)
+        listener.note(f"{path}: this run is finished, nothing is left to do. See its report with: ipll report {path}")
+        return result
+    folder = RunFolder.reopen(Path(path))
+    try:
+        config = Config.load(folder.path / "config.toml")
+        stream = Stream.load(folder.path / "stream.npz")
+        if (stream.seed, stream.config) != (config.seed, config.stream):
+            raise DataError(
+                f"{folder.path}: stream.npz is not the stream of config.toml. Start again with --overwrite."
+            )
+        facts = folder.facts()
+        root = data_root or facts.get("data_root")
+        source = load_data(config.data, root)
+        if "data" in facts:
+            check_data(facts["data"], source, folder.path, root)
+        return execute(config, source, stream, chosen, folder, listener)
+    finally:
+        folder.close()
+
+
+def slow_notices(config: Config, network: Network, device: torch.device) -> list[str]:
+    """-> what a user should know of a run that takes days."""
+    if device.type != "cpu" or not network.slow_on_cpu or config.data.per_class:
+        return []
+    return [
+        f"Note: {config.model.backbone} on a CPU takes days. Every task goes over all of its samples and of the test "
+        "images several times, however few steps are trained. For a quick look: --set data.per_class=2 --set "
+        "train.epochs=2 --set train.steps_per_epoch=2 --set train.batch_size=16."
+    ]
+
+
+def load_data(config: DataConfig, data_root: str | Path | None) -> Source:
+    """-> the data set that the settings name, or as much of it as they want.
+
+    Validation samples are taken out first, and then both kinds are limited: a quick run is scored on some of those that
+    a whole one is scored on, and learns from none of them.
+    """
+    source = load_source(config.source, Path(data_root) if data_root else None, config.size)
+    return source.validating(config.validation).limited(config.per_class)
+
+
+def check_against(config: Config, source: Source) -> None:
+    """Settings that only the data can judge."""
+    memory = config.part("memory")
+    if memory.kind != "none" and memory.settings.size < source.classes:
+        raise ConfigError(
+            f"memory.size is {memory.settings.size}, but {source.name} has {source.classes} classes: "
+            f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
+        )
+    if config.model.weights:
+        make_backbone(config.model, source.train_samples.shape[1], config.seed)  # refuses weights that do not fit
+
+
+def execute(
+    config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Listener
+) -> Result:
+    """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
+    computing = arithmetic(deterministic=config.train.deterministic, device=device)
+    with cpu_threads(config.train.threads), computing, enough_memory(config):
+        return Execution(config, source, stream, device, folder, reporter).go()
+
+
+@contextmanager
+def enough_memory(config: Config) -> Iterator[None]:
+    """Says what helps when the GPU's memory runs out."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info()
+        size = config.train.batch_size
+        raise RunError(
+            f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
+            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. Use smaller batches "
+            f"(--set train.batch_size={max(1, size // 2)}), images in host memory (--set data.residence=host), "
+            "--precision bf16, or a GPU that no other program uses."
+        ) from error
+
+
+class Execution:
+    """One process's work on a run: the driver's job, with what the observer measures and the folder keeps."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: Source,
+        stream: Stream,
+        device: torch.device,
+        folder: RunFolder | None,
+        listener: Listener,
+    ) -> None:
+        self.started = time.monotonic()
+        self.config, self.source, self.stream, self.device = config, source, stream, device
+        self.folder, self.listener = folder, listener
+        found = folder.load_checkpoint() if folder else None
+        self.learner = Learner(
+            config,
+            channels=source.train_samples.shape[1],
+            classes=source.classes,
+            mean=source.mean,
+            std=source.std,
+            device=device,
+            pretrained=found is None,
+        )
+        self.observer = Observer(source, stream, device, config.data.residence)
+        self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
+        self.typical: list[float | None] = []  # median seconds of an epoch, of each task that is done
+        self.position = Position(0)
+        self.within = False  # does the position lie inside a task?
+        if found:
+            self._restore(found)
+        self.clock = Clock(config.train.checkpoint_seconds, self.spent["train_seconds"])
+        self.events = Events.of(folder.path, config.train, config.data.scored_on) if folder else None
+        self.earlier = self.spent["wall_seconds"]
+
+    def go(self) -> Result:
+        """Learns what is left of the stream. Without a folder there is nothing to go on from: signals act as usual."""
+        again = f"ipll resume {self.folder.path}{plugin_options(self.config.plugins)}" if self.folder else ""
+        parting = f"Stopped. Resume with: {again}" if again else ""
+        with stop_requests(parting, self.listener.note, listen=self.folder is not None) as stop:
+            damage = self.folder.notes if self.folder else []
+            for message in [
+                *self.config.model.notices(),
+                *slow_notices(self.config, self.learner.network, self.device),
+                *damage,
+            ]:
+                self.listener.note(message)
+            done = [record["accuracy"] for record in self.observer.state["tasks"]]
+            self.listener.begin(Plan.of_run(self.config, self.stream, done), self.position)
+            try:
+                self._learn(stop)
+            finally:
+                self.listener.end()
+                if self.events:
+                    self.events.close()
+        return self._finish()
+
+    def _learn(self, stop: Stop) -> None:
+        try:
+            for t in range(self.position.task, len(self.stream)):
+                if stop.asked:
+                    stop.obey()
+                start = self.position if self.within else None
+                drive(self.learner, self._task(t), start, job=self, listener=self.listener, stop=stop, clock=self.clock)
+        except Interrupted:
+            if self.folder:
+                self.folder.settle()
+            raise
+
+    def epoch(self, position: Position) -> Record:
+        self.spent["epochs"] += 1
+        self.spent["samples"] += self.learner.steps * self.learner.batch_size
+        return self._recorded(self.observer.after_epoch(self.learner, position))
+
+    def task(self) -> Record:
+        took = self.clock.epochs
+        self.typical.append(statistics.median(took) if took else None)
+        return self._recorded(self.observer.after_task(self.learner))
+
+    def keep(self, position: Position | None) -> None:
+        self.within = position is not None
+        self.position = position or Position(self.position.task + 1)
+        if self.folder:
+            self.spent |= {"wall_seconds": self._wall_seconds(), "train_seconds": self.clock.seconds}
+            meta = {
+                "position": self.position,
+                "within": self.within,
+                "observer": self.observer.state,
+                "spent": self.spent,
+                "typical": self.typical,
+            }
+            self.folder.save_checkpoint(self.learner.tensors(within=self.within), meta)
+
+    def _task(self, t: int) -> Task:
+        return self.stream.make_task(t, self.source.train_samples)
+
+    def _recorded(self, record: Record) -> Record:
+        if self.folder:
+            self.folder.append_metrics(record)
+        if self.events:
+            self.events.add(record)
+        return record
+
+    def _restore(self, found: Checkpoint) -> None:
+        self.position, self.within = Position(*found.meta["position"]), found.meta["within"]
+        self.observer.state, self.spent = found.meta["observer"], found.meta["spent"]
+        self.typical = found.meta["typical"]
+        if self.position.task < len(self.stream):
+            self.learner.restore(found.tensors, self._task(self.position.task), within=self.within)
+
+    def _wall_seconds(self) -> float:
+        return self.earlier + time.monotonic() - self.started
+
+    def _finish(self) -> Result:
+        train_seconds = max(self.clock.seconds, 1e-9)
+        result = self.observer.result() | {
+            "preset": self.config.preset,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "scored_on": self.config.data.scored_on,
+            "epochs": self.config.train.epochs,
+            "later_epochs": self.config.train.later_epochs,
+            "config": self.config.to_table(),
+            "environment": describe(self.device),
+            "residence": self.observer.state["tasks"][-1].get("residence"),
+            "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
+            "median_seconds_per_epoch_per_task": self.typical,
+            "samples_per_second": self.spent["samples"] / train_seconds,
+            "peak_memory_bytes": peak_memory(self.device),
+            "wall_seconds": self._wall_seconds(),
+        }
+        if self.folder:
+            gallery = self.observer.state["gallery"]
+            images = self.source.train_samples[[sample["id"] for sample in gallery]]
+            self.folder.save_gallery(gallery, images)
+            write_report([self.folder.path], self.folder.path / "report.html", [result])
+            self.folder.finish(result)
+        return Result(result, self.folder.path if self.folder else None)

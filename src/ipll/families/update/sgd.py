@@ -1,0 +1,22 @@
+"""Plain steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ipll.component import FAMILIES
+from ipll.families.update import Update
+
+
+@FAMILIES["update"].register("sgd")
+class Sgd(Update):
+    """Stochastic gradient descent with momentum."""
+
+    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        return value.detach()

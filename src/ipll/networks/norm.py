@@ -1,0 +1,86 @@
+"""A convolution, batch norm, a residual to add and ReLU: what a ResNet is made of, in one piece."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+
+@cache
+def can_fuse(device: torch.device) -> bool:
+    """Are there kernels for it (fused.py)? Triton comes with PyTorch's CUDA builds for Linux."""
+    if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class Norm(nn.BatchNorm2d):
+    """relu(norm(x) + residual), or without `relu`, norm(x) + residual.
+
+    On a GPU it takes as few passes over memory as there can be, unless a compiler is at work, which has its own way.
+    """
+
+    def __init__(self, channels: int, *, relu: bool = True) -> None:
+        super().__init__(channels)
+        self.relu = relu
+        self.held = self.stale = False  # see `hold`
+        self.folded: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.twice(x, residual)[0]
+
+    def twice(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """-> the same tensor twice, for two readers: their gradients come back apart, and a kernel that reads them
+        anyway adds them up."""
+        if self.fuses(x):
+            from ipll.networks.fused import norm_relu  # needs Triton
+
+            return norm_relu(self, x, residual, relu=self.relu)
+        y = super().forward(x)
+        if residual is not None:
+            y = y + residual
+        y = torch.relu(y) if self.relu else y
+        return y, y
+
+    def fuses(self, x: Tensor) -> bool:
+        """Is there a kernel for it? There is none for a gradient without training, for float64 (they compute in
+        float32), and for a single value of each channel, of which PyTorch says that it has no variance."""
+        wanted = (self.training or not torch.is_grad_enabled()) and not torch.compiler.is_compiling()
+        return wanted and can_fuse(x.device) and x.itemsize <= 4 and x.numel() > x.shape[1]
+
+
+def keep_folded(network: nn.Module) -> None:
+    """The network's weights stay as they are now until this is called again, as a teacher's do within a task: each
+    norm is folded into its convolution once, not at every pass. What was folded is overwritten in place, so that a
+    captured step goes on reading it."""
+    for module in network.modules():
+        if isinstance(module, Norm):
+            module.held = module.stale = True
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution without a bias and its Norm, and whatever else comes behind them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.twice(x)[0]
+
+    def twice(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        both = conv_norm(self[0], self[1], x)
+        for module in list(self)[2:]:
+            both = (module(both[0]),) * 2
+        return both
+
+
+def conv_norm(conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """-> norm(conv(x), residual), twice (see Norm.twice)."""
+    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(norm, Norm)
+    if not norm.training and norm.fuses(x) and torch.is_autocast_enabled("cuda"):
+        from ipll.networks.fused import folded  # needs Triton
+
+        y = folded(conv, norm, x, residual, relu=norm.relu, dtype=torch.get_autocast_dtype("cuda"))
+        return y, y
+    return norm.twice(conv(x), residual)

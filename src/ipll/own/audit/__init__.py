@@ -1,0 +1,142 @@
+"""The audit: every training sample, what the model settled on and how sure it is, the most doubtful first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import torch
+
+from ipll.engine.files import write_atomically
+from ipll.engine.state import MEMORY
+from ipll.errors import DataError
+from ipll.own.audit.page import render
+from ipll.own.folder import records_table
+from ipll.own.reading.guarded import guarded_table
+from ipll.own.records import Ints
+from ipll.pages.thumbnails import LARGE, MANY, SMALL, data_uri
+
+if TYPE_CHECKING:
+    from ipll.own.model import Model
+
+DIGITS = 4  # of a confidence; what is equal to a hundredth of a percent is equally sure
+PICTURES = 2000  # at most, on a page
+COLUMNS = (
+    "id", "candidates", "label", "confidence", "runner_up", "judged", "changed_update", "changed_epoch", "changed_late",
+    "update", "in_memory", "given_label", "source", "row",
+)  # fmt: skip
+
+
+def audit_table(model: Model) -> pa.Table:
+    """-> one row per training sample, columns COLUMNS (docs/audit.md says what they hold), most doubtful first.
+
+    The least sure come first; of equally sure ones, those whose label changed last; then the order of arrival.
+    """
+    return _rows(model)[0]
+
+
+def write_audit(model: Model, path: Path | str) -> None:
+    """Writes the table as .csv, .parquet or .jsonl, or a page to look through it as .html."""
+    path = Path(path)
+    write = WRITERS.get(path.suffix.lower())
+    if write is None:
+        raise DataError(f"cannot write an audit as {path.name!r}. The name must end with {', '.join(WRITERS)}.")
+    write_atomically(path, lambda temporary: write(model, temporary))
+
+
+def _rows(model: Model) -> tuple[pa.Table, Ints]:
+    """-> the table, and for each of its rows the number of its record [n]."""
+    table = records_table(model.records, model.names)
+    table = table.set_column(
+        table.column_names.index("confidence"), "confidence", pc.round(table["confidence"].cast(pa.float64()), DIGITS)
+    ).rename_columns([{"given": "given_label"}.get(name, name) for name in table.column_names])
+    update, changed, epoch = (table[name].to_numpy() for name in ("update", "changed_update", "changed_epoch"))
+    table = table.append_column("changed_late", pa.array(_late(update, changed, epoch)))
+    table = table.append_column("judged", pc.if_else(table["judged_old"], "old", "new"))
+    table = table.append_column("runner_up", _runners_up(model))
+    order = np.lexsort((-epoch, -changed, table["confidence"].to_numpy()))
+    return table.take(pa.array(order)).select(COLUMNS).combine_chunks(), order
+
+
+def _late(update: Ints, changed: Ints, epoch: Ints) -> npt.NDArray[np.bool_]:
+    """-> whether a label changed in a later update than its sample's, or in the second half of the epochs in which
+    labels of its update still changed. What the first epoch settled is never late.
+    """
+    last = np.zeros(changed.max(initial=0) + 1, np.int64)
+    np.maximum.at(last, changed, epoch)
+    late: npt.NDArray[np.bool_] = (changed > update) | ((epoch > 1) & (2 * epoch > last[changed]))
+    return late
+
+
+def _runners_up(model: Model) -> pa.Array:
+    """-> the class with the second most weight, by name; '' where it is not known.
+
+    The memory has the weights of its samples; of two candidates, it is the one that was not settled on.
+    """
+    records = model.records
+    runner = np.full(len(records), -1)
+    first = records.offsets[:-1]
+    pairs = np.flatnonzero(np.diff(records.offsets) == 2)
+    two = records.codes[first[pairs, None] + np.arange(2)]
+    is_label = two == records.label[pairs, None]
+    one = is_label.any(1)
+    runner[pairs[one]] = two[one][~is_label[one]]
+    ids, p = model.tensors[f"{MEMORY}ids"], model.tensors[f"{MEMORY}p"]
+    if len(ids) and p.shape[1] > 1:
+        weights, classes = torch.topk(p, 2, dim=1)
+        runner[ids.numpy()] = torch.where(weights[:, 1] > 0, classes[:, 1], -1).numpy()
+    return pa.array([*model.names, ""], pa.string()).take(pa.array(runner % (len(model.names) + 1)))
+
+
+def _write_csv(model: Model, path: Path) -> None:
+    """A CSV has no lists: candidates are text with a bar between them, as in the tables that are read."""
+    table = audit_table(model)
+    joined = pc.binary_join(table["candidates"].combine_chunks(), "|")
+    table = table.set_column(table.column_names.index("candidates"), "candidates", joined)
+    pyarrow.csv.write_csv(guarded_table(table), path)
+
+
+def _write_parquet(model: Model, path: Path) -> None:
+    pq.write_table(audit_table(model), path, compression="zstd")
+
+
+def _write_lines(model: Model, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for batch in audit_table(model).to_batches(max_chunksize=10_000):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+
+def _write_page(model: Model, path: Path) -> None:
+    table, order = _rows(model)
+    pictures, capped = _pictures(model, order)
+    words = f"{model.config.method}, seed {model.config.seed}, {len(model.names):,} classes"
+    page = render(table, footer=words, pictures=pictures, capped=capped)
+    path.write_text(page, encoding="utf-8")
+
+
+def _pictures(model: Model, order: Ints) -> tuple[dict[int, str], bool]:
+    """-> PNG files in base64 of the memory's images, by row of the table, and whether some had to be left out."""
+    if model.kind != "images":
+        return {}, False
+    ids, images = model.tensors[f"{MEMORY}ids"].numpy(), model.tensors[f"{MEMORY}samples"].numpy()
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    chosen = np.argsort(place[ids])[:PICTURES]
+    size = LARGE if len(chosen) <= MANY else SMALL
+    return {int(place[ids[i]]): data_uri(images[i], size).partition(",")[2] for i in chosen}, len(chosen) < len(ids)
+
+
+WRITERS: dict[str, Callable[[Model, Path], None]] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+    ".jsonl": _write_lines,
+    ".html": _write_page,
+}

@@ -1,0 +1,153 @@
+"""NumPy arrays as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ipll.errors import DataError
+from ipll.own.reading.images import Images, image_array
+from ipll.own.reading.problems import Problems
+from ipll.own.reading.samples import Samples, checked, duplicates, with_candidates
+
+Sets = tuple[tuple[str, ...], npt.NDArray[np.bool_]]  # class names, bool [n, names]
+SOURCE = "the arrays"
+SEVERAL = (list, tuple, set, frozenset, np.ndarray)
+
+
+def from_arrays(
+    X: Any,
+    y: Any = None,
+    classes: Iterable[object] | None = None,
+    ids: Sequence[object] | None = None,
+    *,
+    allow_one_class: bool = False,
+) -> Samples:
+    """-> samples from arrays; what is wrong with them is a DataError that counts the samples from 0.
+
+    X: features [n, d], or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w] with 1 or 3 channels; where both the
+        last axis and the second one could be the channels, the last one is.
+    y: labels [n]; or a list, tuple, set or array of candidates per sample; or bool [n, classes]; None: no candidates.
+    classes: all class names, in their order; needed for the matrix. Names are kept as text: 7 is '7'.
+    ids: one per sample; without them, '0', '1', ...
+    """
+    features, images = _samples(X)
+    n = len(features) if features is not None else len(images or ())
+    if not n:
+        raise DataError("X has no samples. Give at least one.")
+    problems = Problems(SOURCE, "sample")
+    rows = np.arange(n)
+    texts = [str(name) for name in (rows.tolist() if ids is None else ids)]
+    _check_length("ids", len(texts), n)
+    duplicates(texts, rows, problems, "Each sample has an id of its own.")
+    if features is not None:
+        bad = ~np.isfinite(features).all(1)
+        problems.add(rows[bad], "NaN, or an infinite or too large number", "Fill in the missing numbers.")
+    names, candidates = _sets(y, classes, n, problems)
+    problems.stop()
+    samples = Samples(
+        source=SOURCE,
+        ids=texts,
+        rows=rows,
+        names=(),
+        candidates=candidates,
+        labels=np.full(n, -1),
+        label_names=[""] * n,
+        features=features,
+        feature_names=() if features is None else tuple(map(str, range(features.shape[1]))),
+        images=images,
+        word="sample",
+    )
+    return checked(with_candidates(samples, names, candidates), allow_one_class)
+
+
+def _samples(X: Any) -> tuple[npt.NDArray[np.float32] | None, Images | None]:
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise DataError(f"X is not one array ({error}). Give all samples the same features.") from error
+    if array.ndim in (3, 4):
+        if array.dtype != np.uint8:
+            raise DataError(f"X has {array.ndim} axes and holds {array.dtype}. Images are uint8, 0 to 255.")
+        return None, image_array(array)
+    if array.ndim != 2 or not array.shape[1]:
+        raise DataError(f"X has the shape {array.shape}. Features are [n, d]; images are uint8 [n, height, width, 3].")
+    try:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which is found later
+            return array.astype(np.float32), None
+    except (TypeError, ValueError) as error:
+        raise DataError(f"X holds {array.dtype} that are not all numbers ({error}). Features are numbers.") from error
+
+
+def _sets(y: Any, classes: Iterable[object] | None, n: int, problems: Problems) -> Sets:
+    """-> class names and candidate sets; samples without any, or with a strange one, are `problems`."""
+    known = None if classes is None else tuple(_name(one) or "" for one in classes)
+    if known is not None and (len(set(known)) < len(known) or "" in known):
+        raise DataError(f"classes must be different names, got {', '.join(map(repr, known))}.")
+    if y is None:
+        return known or (), np.zeros((n, len(known or ())), np.bool_)
+    if hasattr(y, "__array__"):
+        y = np.asarray(y)
+        y = y if y.ndim == 2 else y.tolist()
+    y = y if isinstance(y, np.ndarray) else list(y)
+    _check_length("y", len(y), n)
+    if isinstance(y, np.ndarray) or all(isinstance(one, list) and one and _all_bool(one) for one in y):
+        widths = {len(one) for one in y}
+        if len(widths) > 1:
+            raise DataError(f"y has rows of {min(widths)} to {max(widths)} booleans. Give each row one for each class.")
+        names, candidates = _matrix(np.asarray(y), known)
+    else:
+        names, candidates = _lists(y, known, problems)
+    problems.add(np.flatnonzero(~candidates.any(1)), "no candidates", "Give each sample at least one candidate.")
+    return names, candidates
+
+
+def _matrix(y: npt.NDArray[Any], known: tuple[str, ...] | None) -> Sets:
+    if y.dtype != np.bool_ or y.ndim != 2:
+        raise DataError(f"y has the shape {y.shape} and holds {y.dtype}. A matrix of candidates is bool [n, classes].")
+    if known is None or len(known) != y.shape[1]:
+        given = "none" if known is None else str(len(known))
+        raise DataError(f"y has {y.shape[1]} columns, but classes names {given}. Name each column: classes=[...].")
+    return known, y
+
+
+def _lists(y: list[Any], known: tuple[str, ...] | None, problems: Problems) -> Sets:
+    position = {} if known is None else {name: index for index, name in enumerate(known)}
+    rows: list[int] = []
+    codes: list[int] = []
+    for row, given in enumerate(y):
+        # A set has no order of its own: sorted, it gives the same classes in every process.
+        values = sorted(given, key=str) if isinstance(given, set | frozenset) else given
+        for value in values if isinstance(values, SEVERAL) else [values]:
+            name = _name(value)
+            if name is None:
+                problems.add([row], f"{value!r} is no class name", "Names are text or whole numbers.")
+            elif known is not None and name not in position:
+                problems.add([row], f"candidate '{name}' is not in classes", "Add it there, or leave classes out.")
+            else:
+                rows.append(row)
+                codes.append(position.setdefault(name, len(position)))
+    candidates = np.zeros((len(y), len(position)), np.bool_)
+    candidates[rows, codes] = True
+    return tuple(position), candidates
+
+
+def _name(value: object) -> str | None:
+    """-> a class name as text; None for what is none."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    if isinstance(value, str | int | np.integer | np.bool_):
+        return str(value) if str(value).strip() else None
+    return None
+
+
+def _all_bool(values: list[Any]) -> bool:
+    return all(isinstance(value, bool | np.bool_) for value in values)
+
+
+def _check_length(what: str, length: int, n: int) -> None:
+    if length != n:
+        raise DataError(f"{what} has {length:,} entries, but X has {n:,} samples. Give one for each sample.")

@@ -1,0 +1,131 @@
+"""CSV files: Arrow reads them; what it refuses is looked at again, slowly, to say which rows are wrong."""
+
+from __future__ import annotations
+
+import csv
+import mmap
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from ipll.errors import DataError
+from ipll.own.reading.guarded import unguarded
+from ipll.own.reading.problems import Problems
+
+BLOCK_BYTES = 2**23
+SEPARATORS = {";": "a semicolon (;)", "\t": "a tab", ",": "a comma (,)", "|": "a bar (|)"}
+BLANK_LINE = re.compile(rb"(?:\A|\n)\r?\n")
+
+
+def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, npt.NDArray[np.int64]]:
+    """-> the table, and the number of each row as a spreadsheet shows it.
+
+    Columns named in `text` stay text, without the apostrophe that guards formulas where we write a CSV.
+    """
+    with _records(path, separator) as records:
+        header = next((record for _, record in records), [])
+    if any("\ufffd" in name for name in header):
+        check_utf8(path)
+    _check_separator(path, separator, header)
+    try:
+        table = pacsv.read_csv(
+            path,
+            read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES),
+            parse_options=pacsv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            convert_options=pacsv.ConvertOptions(column_types={n: pa.string() for n in header if n in text}),
+        )
+    except pa.ArrowInvalid as error:
+        check_utf8(path)
+        if "Empty CSV" in str(error):
+            raise DataError(f"{path} has no rows. A table has a header and one row per sample.") from error
+        _check_widths(path, separator, header)
+        raise DataError(f"{path} cannot be read as CSV ({error}). Save it again as CSV (UTF-8).") from error
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        check_utf8(path)
+    for index, name in enumerate(table.column_names):
+        if name in text:
+            table = table.set_column(index, name, unguarded(table.column(index)))
+    rows = _numbers(path, separator, table.num_rows)
+    _check_line_breaks(path, table, rows)
+    return table, rows
+
+
+def check_utf8(path: Path) -> None:
+    """A DataError where the file is not UTF-8, with the line."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                seen = line[: error.end].decode("latin-1")[-20:]
+                raise DataError(
+                    f"{path}, line {number}: not UTF-8 text (near {seen!r}, were it Windows-1252). "
+                    "Save it as 'CSV UTF-8', or convert it: iconv -f WINDOWS-1252 -t UTF-8."
+                ) from error
+
+
+@contextmanager
+def _records(path: Path, separator: str) -> Iterator[Iterator[tuple[int, list[str]]]]:
+    """-> the records that are not blank, each with its row number. Python's reader, for what Arrow does not tell."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file, delimiter=separator)
+        try:
+            yield ((number, record) for number, record in enumerate(reader, 1) if record)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}, near line {reader.line_num}: {error}. Look for a quote that never ends."
+            ) from error
+
+
+def _check_separator(path: Path, separator: str, header: list[str]) -> None:
+    if header and header[0].lstrip().startswith(("{", "[")):
+        raise DataError(f"{path} holds JSON, not CSV. Give it the ending .jsonl, with one object per line.")
+    if len(header) != 1:
+        return
+    for other, name in SEPARATORS.items():
+        if other in header[0]:
+            remedy = {"\t": "Give it the ending .tsv", ",": "Give it the ending .csv"}.get(
+                other, "Save it with commas, and with points in decimal numbers"
+            )
+            raise DataError(f"{path}: the columns are separated by {name}, not by {SEPARATORS[separator]}. {remedy}.")
+
+
+def _check_widths(path: Path, separator: str, header: list[str]) -> None:
+    """A DataError that lists the rows with more or fewer cells than the header."""
+    problems = Problems(str(path))
+    remedy = 'A cell that holds the separator or a quote must be quoted: "Robin, European".'
+    with _records(path, separator) as records:
+        for number, record in records:
+            if len(record) != len(header):
+                problems.add([number], f"{len(record)} cells, but the header has {len(header)}", remedy)
+    problems.stop()
+
+
+def _check_line_breaks(path: Path, table: Any, rows: npt.NDArray[np.int64]) -> None:
+    """A DataError for cells of several lines: a quote that never ends would swallow the rows after it in silence."""
+    problems = Problems(str(path))
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_string(column.type):
+            several = pc.fill_null(pc.match_substring_regex(column, "[\r\n]"), False).to_numpy()
+            problems.add(rows[several], f"a line break in '{name}'", "Look for a quote that never ends.")
+    problems.stop()
+
+
+def _numbers(path: Path, separator: str, n: int) -> npt.NDArray[np.int64]:
+    """-> the row number of each of the n rows; blank rows count, though they hold no sample."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        blank = BLANK_LINE.search(data) is not None
+    if blank:
+        with _records(path, separator) as records:
+            numbers = np.array([number for number, _ in records][1:], np.int64)
+        if len(numbers) == n:
+            return numbers
+    return np.arange(2, n + 2)

@@ -1,0 +1,126 @@
+"""A table with one row per sample: an image or features, and the candidates."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ipll.errors import DataError
+from ipll.own.reading.columns import candidate_sets, feature_matrix, text_column
+from ipll.own.reading.images import Images, image_files
+from ipll.own.reading.problems import Problems
+from ipll.own.reading.samples import Samples, checked, duplicates, stop_at, with_candidates
+from ipll.own.reading.tables import Table, check_names, open_table
+
+TEXT = ("id", "image", "candidates", "label", "split")
+ADVICE = "Name feature columns 'features.NAME'; remove what is neither."
+
+
+def read_table(
+    path: str | Path,
+    *,
+    skip_bad: bool = False,
+    image_size: int | None = None,
+    allow_one_class: bool = False,
+    unlabelled: bool = False,
+) -> Samples:
+    """-> the samples of a CSV, TSV, Parquet or JSON Lines file. What is wrong with it is a DataError.
+
+    skip_bad: samples whose image is missing or broken are left out and listed in `skipped`.
+    image_size: decodes the images at once, to this size; without it, `Samples.decoded` does so later.
+    allow_one_class: one class is enough (an update may bring just one).
+    unlabelled: candidates may be missing (to predict, or to evaluate by `label`).
+    """
+    table = open_table(Path(path), TEXT)
+    problems = table.problems()
+    samples, broken = gather(table, problems, unlabelled=unlabelled)
+    return settle(samples, broken, problems, skip_bad, image_size, allow_one_class)
+
+
+def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Samples, dict[int, str]]:
+    """-> all samples of a table, and the images that are missing or broken. What else is wrong goes to `problems`."""
+    columns = table.columns
+    check_names(table, {*TEXT, "features", *(name for name in columns if name.startswith("features."))}, ADVICE)
+    _check_kind(table)
+    if "candidates" not in columns and not unlabelled:
+        raise DataError(f"{table.path}: no column 'candidates'. Add one: a list, or text such as 'robin|sparrow'.")
+    n, rows = len(table.rows), table.rows
+    broken: dict[int, str] = {}
+    images: Images | None = None
+    features: npt.NDArray[np.float32] | None = None
+    feature_names: tuple[str, ...] = ()
+    ids = [str(row) for row in rows.tolist()]
+    if "image" in columns:
+        ids = text_column(table, "image")
+        folder = str(table.path.parent)
+        images, broken = image_files([os.path.join(folder, name) for name in ids])
+        broken |= {index: "no image is named" for index, name in enumerate(ids) if not name}
+    else:
+        features, feature_names = feature_matrix(table, problems)
+    if "id" in columns:
+        ids = text_column(table, "id")
+        problems.add((row for row, name in zip(rows, ids, strict=True) if not name), "no id", "Give each row an id.")
+    remedy = "Each sample has an id of its own." if "id" in columns else "Without a column 'id', the image is the id."
+    duplicates(ids, rows, problems, remedy)
+    samples = Samples(
+        source=str(table.path),
+        ids=ids,
+        rows=rows,
+        names=(),
+        candidates=np.zeros((n, 0), np.bool_),
+        labels=np.full(n, -1),
+        label_names=text_column(table, "label") if "label" in columns else [""] * n,
+        split=text_column(table, "split") if "split" in columns else None,
+        features=features,
+        feature_names=feature_names,
+        images=images,
+        word=table.word,
+    )
+    if "candidates" in columns:
+        samples = with_candidates(samples, *candidate_sets(table, None if unlabelled else problems))
+        samples = replace(samples, warnings=_other_separator(samples))
+    return samples, broken
+
+
+def settle(
+    samples: Samples,
+    broken: dict[int, str],
+    problems: Problems,
+    skip_bad: bool,
+    image_size: int | None,
+    allow_one_class: bool,
+) -> Samples:
+    """-> the samples that can be used, after all that can be wrong with them was found to be right."""
+    stop_at({} if skip_bad else broken, samples.rows, problems)
+    samples = samples.without(broken)
+    if image_size is not None:
+        samples = samples.decoded(image_size, skip_bad=skip_bad)
+    return checked(samples, allow_one_class)
+
+
+def _check_kind(table: Table) -> None:
+    """A sample is an image, or a list of features, or columns of features: one of them."""
+    single = next((name for name in table.columns if name.startswith("features.")), None)
+    kinds = [name for name in ("image", "features", single) if name in table.columns]
+    if not kinds:
+        raise DataError(
+            f"{table.path}: neither images nor features. Add a column 'image' (paths from the table's folder), columns "
+            "'features.NAME', or a list column 'features'."
+        )
+    if len(kinds) > 1:
+        raise DataError(f"{table.path}: both '{kinds[0]}' and '{kinds[1]}'. Keep one of them: a sample is one thing.")
+
+
+def _other_separator(samples: Samples) -> list[str]:
+    """-> a warning where no row has two candidates, but most names hold what others separate lists with."""
+    if samples.candidates.sum() <= len(samples):
+        for mark in ";,/":
+            if 2 * sum(mark in name for name in samples.names) > len(samples.names):
+                return [
+                    f"{samples.source}: most candidates hold '{mark}'. It is part of the name; '|' separates names."
+                ]
+    return []

@@ -1,0 +1,143 @@
+"""Samples: what a table, raw votes or arrays have in common once they are read."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ipll.errors import DataError
+from ipll.own.reading.images import Images
+from ipll.own.reading.problems import Problems
+
+REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-bad (skip_bad=True)."
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples with their candidate sets: `features` or `images`, the other one is None."""
+
+    source: str  # the file they are from, for messages
+    ids: list[str]
+    rows: npt.NDArray[np.int64]  # [n], where a sample is in its source, as the user counts
+    names: tuple[str, ...]  # class names, in the order of their first appearance
+    candidates: npt.NDArray[np.bool_]  # [n, names]
+    labels: npt.NDArray[np.int64]  # [n], index into names; -1 where there is none, or it is no one's candidate
+    label_names: list[str]  # [n], the label as it was given, '' where there is none; only for evaluation
+    split: list[str] | None = None
+    shares: npt.NDArray[np.float32] | None = None  # [n, names], shares of the votes over the candidates
+    features: npt.NDArray[np.float32] | None = None  # [n, d]
+    feature_names: tuple[str, ...] = ()
+    images: Images | None = None
+    skipped: list[tuple[int, str]] = field(default_factory=list)  # (row, reason)
+    warnings: list[str] = field(default_factory=list)
+    word: str = "row"  # what the user calls a row of the source
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def foreign_labels(self) -> dict[str, int]:
+        """-> the labels that are no one's candidate, with the number of samples."""
+        counts: dict[str, int] = {}
+        for index in np.flatnonzero(self.labels < 0).tolist():
+            if name := self.label_names[index]:
+                counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    def take(self, index: npt.NDArray[np.int64]) -> Samples:
+        """-> the samples at these positions. Classes that are no one's candidate any more are dropped."""
+        candidates = self.candidates[index]
+        kept = np.flatnonzero(candidates.any(0))
+        position = np.full(len(self.names) + 1, -1)  # the last one is where a label of -1 looks
+        position[kept] = np.arange(len(kept))
+        chosen = index.tolist()
+        return replace(
+            self,
+            ids=[self.ids[i] for i in chosen],
+            rows=self.rows[index],
+            names=tuple(self.names[k] for k in kept.tolist()),
+            candidates=candidates[:, kept],
+            labels=position[self.labels[index]],
+            label_names=[self.label_names[i] for i in chosen],
+            split=None if self.split is None else [self.split[i] for i in chosen],
+            shares=None if self.shares is None else self.shares[index][:, kept],
+            features=None if self.features is None else self.features[index],
+            images=None if self.images is None else self.images.take(index),
+        )
+
+    def without(self, broken: dict[int, str]) -> Samples:
+        """-> the samples without those whose image is broken (index -> reason); they are listed in `skipped`."""
+        kept = np.setdiff1d(np.arange(len(self)), list(broken))
+        if not len(kept):
+            raise DataError(f"{self.source}: none of its {len(self):,} images can be read. Check the image column.")
+        skipped = [(int(self.rows[index]), reason) for index, reason in sorted(broken.items())]
+        return replace(self.take(kept), skipped=self.skipped + skipped) if broken else self
+
+    def decoded(self, size: int | None = None, channels: int | None = None, *, skip_bad: bool = False) -> Samples:
+        """-> the samples with their images in memory, as uint8 [n, channels, size, size].
+
+        Images that cannot be decoded are left out where `skip_bad` says so; else they are a DataError.
+        """
+        if self.images is None:
+            return self
+        array, broken = self.images.decode(size or self.images.side, channels)
+        if not skip_bad:
+            stop_at(broken, self.rows, Problems(self.source, self.word))
+        held = replace(self, images=Images(array, array.shape[2], array.shape[1]))
+        return held.without(broken)
+
+
+def with_candidates(samples: Samples, names: tuple[str, ...], candidates: npt.NDArray[np.bool_]) -> Samples:
+    """-> the samples with these classes and candidate sets, bool [n, names]; labels are looked up among the names."""
+    position = {name: index for index, name in enumerate(names)}
+    labels = np.array([position.get(name, -1) for name in samples.label_names], np.int64)
+    return replace(samples, names=names, candidates=candidates, labels=labels)
+
+
+def stop_at(broken: dict[int, str], rows: npt.NDArray[np.int64], problems: Problems) -> None:
+    """Raises a DataError if there are broken images (index -> reason) or other problems."""
+    for index, reason in broken.items():
+        problems.add([rows[index]], reason, REPLACE_IMAGES)
+    problems.stop()
+
+
+def checked(samples: Samples, allow_one_class: bool) -> Samples:
+    """-> the samples with warnings about their class names; a DataError where there is one class only."""
+    classes = np.flatnonzero(samples.candidates.any(0))
+    if len(classes) == 1 and not allow_one_class:
+        raise DataError(
+            f"{samples.source}: one class only, '{samples.names[classes[0]]}', in all {len(samples):,} samples. "
+            "A classifier needs at least two; add samples of others."
+        )
+    warnings = look_alikes([*samples.names, *samples.foreign_labels])
+    if samples.names and (foreign := samples.foreign_labels):
+        most = ", ".join(f"'{name}' ({n:,})" for name, n in list(foreign.items())[:5])
+        more = f" and {len(foreign) - 5:,} more" if len(foreign) > 5 else ""
+        warnings.append(f"{samples.source}: labels that are no one's candidate: {most}{more}.")
+    return replace(samples, warnings=samples.warnings + warnings)
+
+
+def look_alikes(names: Iterable[str]) -> list[str]:
+    """-> a warning for each group of names that differ only in case, spaces or the coding of accents."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        key = " ".join(unicodedata.normalize("NFC", name).casefold().split())
+        groups.setdefault(key, []).append(name)
+    return [
+        f"the class names {', '.join(repr(name) for name in group)} differ only in case or spaces; "
+        "they are taken for different classes."
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def duplicates(ids: list[str], rows: npt.NDArray[np.int64], problems: Problems, remedy: str) -> None:
+    """Notes each id that is there twice, with both rows."""
+    first: dict[str, int] = {}
+    for name, row in zip(ids, rows.tolist(), strict=True):
+        if name and (before := first.setdefault(name, row)) != row:
+            problems.add([row], f"id '{name}' is that of {problems.word} {before} too", remedy)

@@ -1,0 +1,119 @@
+"""Tables: the columns of a CSV, Parquet or JSON Lines file, and its rows as their owner counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ipll.engine.regular import check_regular, memory_bytes
+from ipll.errors import DataError, suggest
+from ipll.own.reading.csv_files import read_csv
+from ipll.own.reading.json_files import read_json
+from ipll.own.reading.problems import Problems
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+SIGNATURES = {
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a spreadsheet or ZIP file",
+    b"\xd0\xcf\x11\xe0": "an old Excel file",
+    b"\x1f\x8b": "a gzip file",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+INDEX = ("", "Unnamed: 0", "__index_level_0__")  # how pandas calls an index that has no name
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The columns of a file."""
+
+    path: Path
+    columns: dict[str, Any]  # name -> Arrow array
+    rows: npt.NDArray[np.int64]  # [n], row numbers as the user counts: a CSV's header is row 1
+    word: str  # 'row', or 'line' for JSON Lines
+
+    def problems(self) -> Problems:
+        return Problems(str(self.path), self.word)
+
+
+def open_table(path: Path, text: Collection[str]) -> Table:
+    """-> the columns of the file at `path`; those named in `text` are text whatever they look like ('007')."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
+        raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}.{hint}")
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            head = file.read(4)
+        kind = next((kind for mark, kind in SIGNATURES.items() if head.startswith(mark)), "")
+        if not head:
+            raise DataError(f"{path} is empty. A table has a header and one row per sample.")
+        if suffix == ".parquet":
+            table = _read_parquet(path, kind)
+            rows = np.arange(1, table.num_rows + 1)
+        elif kind:
+            raise DataError(f"{path} is {kind}, not {suffix[1:].upper()}. Save it as {suffix[1:].upper()} in UTF-8.")
+        elif suffix in (".csv", ".tsv"):
+            table, rows = read_csv(path, "," if suffix == ".csv" else "\t", text)
+        else:
+            table, rows = read_json(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
+    if not table.num_rows:
+        raise DataError(f"{path} has no rows. A table has one row per sample.")
+    return Table(path, _columns(path, table), rows, "line" if suffix in (".jsonl", ".ndjson") else "row")
+
+
+def check_names(table: Table, known: Collection[str], advice: str) -> None:
+    """A DataError for a column that is not known, with the nearest that is, and `advice`."""
+    for name in table.columns:
+        if name in INDEX:
+            raise DataError(f"{table.path}: column {name!r} looks like pandas' index. Write the table without it.")
+        if name not in known:
+            nearest = suggest(name.strip().lower(), known, sorted(known))
+            raise DataError(f"{table.path}: unknown column '{name}'.{nearest} {advice}")
+
+
+def _read_parquet(path: Path, kind: str) -> Any:
+    try:
+        file = pq.ParquetFile(path)
+        _check_size(path, file.metadata)
+        table = file.read()
+        table.validate(full=True)
+        return table
+    except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = "is damaged" if kind == "a Parquet file" else "is not a Parquet file"
+        said = " ".join(str(error).split())
+        raise DataError(f"{path} {reason} ({said}). Write it again, or correct its ending.") from error
+
+
+def _check_size(path: Path, metadata: Any) -> None:
+    """A DataError where the rows could not be held: a few kilobytes can say that there are billions of them."""
+    least = metadata.num_rows * metadata.num_columns  # bytes, were each value but one of them
+    if least > memory_bytes():
+        raise DataError(
+            f"{path} says that it has {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, more than this "
+            "machine's memory could hold. Write it again, or in several files."
+        )
+
+
+def _columns(path: Path, table: Any) -> dict[str, Any]:
+    """-> the columns in one piece each; {"features": {"width": 3}} becomes the column 'features.width'."""
+    if "features" in table.column_names and pa.types.is_struct(table.schema.field("features").type):
+        table = table.flatten()
+    columns: dict[str, Any] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in columns:
+            raise DataError(f"{path}: two columns are called '{name}'. Rename or remove one.")
+        columns[name] = column.combine_chunks()
+    return columns

@@ -1,0 +1,122 @@
+"""Raw votes: a long table of who called which sample what becomes candidate sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ipll.errors import DataError
+from ipll.own.reading.columns import coded_column
+from ipll.own.reading.problems import Problems
+from ipll.own.reading.read import TEXT, gather, settle
+from ipll.own.reading.samples import Samples, with_candidates
+from ipll.own.reading.tables import Table, check_names, open_table
+from ipll.settings import check
+
+COLUMNS = ("sample", "annotator", "label")
+
+
+def read_votes(
+    path: str | Path,
+    *,
+    samples: str | Path | None = None,
+    min_votes: int = 1,
+    skip_bad: bool = False,
+    image_size: int | None = None,
+    allow_one_class: bool = False,
+) -> Samples:
+    """-> samples whose candidates are all labels with at least `min_votes` votes, and the shares of these votes.
+
+    `samples` is a table with `id` and an image or features; without it, `sample` is an image's path, from the votes'
+    folder. An annotator who gives a sample the same label twice has one vote, with two labels one for each.
+    The other arguments are those of `read_table`.
+    """
+    check(min_votes >= 1, "min_votes", "be at least 1", min_votes)
+    votes = open_table(Path(path), COLUMNS)
+    ballots = _ballots(votes)
+    table = _images_table(votes, ballots) if samples is None else _samples_table(Path(samples))
+    problems = table.problems()
+    found, broken = gather(table, problems, unlabelled=True)
+    problems.stop()  # where two samples have the same id, their votes could not be told apart
+    counts = _count(votes, ballots, found)
+    counts[counts < min_votes] = 0
+    _check_empty(counts, found, ballots, min_votes, problems)
+    problems.stop()
+    kept = np.flatnonzero(counts.any(0))
+    counts = counts[:, kept]
+    found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), counts > 0)
+    found = replace(found, shares=counts / counts.sum(1, keepdims=True))
+    return settle(found, broken, problems, skip_bad, image_size, allow_one_class)
+
+
+class Ballots(NamedTuple):
+    """Votes as indices, [votes] each; the same annotator's same label for the same sample is there once."""
+
+    sample: npt.NDArray[np.int64]
+    label: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]  # in the votes' table
+    ids: tuple[str, ...]  # of the samples
+    names: tuple[str, ...]  # of the labels
+
+
+def _ballots(votes: Table) -> Ballots:
+    check_names(votes, COLUMNS, "Votes have the columns sample, annotator and label; remove the others.")
+    if missing := [name for name in COLUMNS if name not in votes.columns]:
+        raise DataError(f"{votes.path}: no column '{missing[0]}'. Votes have the columns sample, annotator and label.")
+    problems = votes.problems()
+    codes, texts = zip(*(coded_column(votes, name) for name in COLUMNS), strict=True)
+    for name, code, text in zip(COLUMNS, codes, texts, strict=True):
+        if "" in text:
+            empty = votes.rows[code == text.index("")]
+            problems.add(empty, f"no {name}", "Fill in sample, annotator and label, or remove the row.")
+    problems.stop()
+    sample, annotator, label = codes
+    key = (sample * len(texts[1]) + annotator) * len(texts[2]) + label
+    once = np.sort(np.unique(key, return_index=True)[1])
+    return Ballots(sample[once], label[once], votes.rows[once], texts[0], texts[2])
+
+
+def _images_table(votes: Table, ballots: Ballots) -> Table:
+    """-> the table of the images that the votes are about; the row of an image is that of its first vote."""
+    first = np.unique(ballots.sample, return_index=True)[1]
+    return Table(votes.path, {"image": pa.array(ballots.ids)}, ballots.row[first], votes.word)
+
+
+def _samples_table(path: Path) -> Table:
+    table = open_table(path, TEXT)
+    if "candidates" in table.columns:
+        raise DataError(f"{path}: a column 'candidates' beside votes. Remove it, or learn from this table alone.")
+    if "id" not in table.columns and "image" not in table.columns:
+        raise DataError(f"{path}: no column 'id'. Votes find their sample by its id; add one.")
+    return table
+
+
+def _count(votes: Table, ballots: Ballots, samples: Samples) -> npt.NDArray[np.float32]:
+    """-> how many votes each label has, [n, labels]; a DataError where a vote is for a sample that is not there."""
+    position = {name: index for index, name in enumerate(samples.ids)}
+    sample = np.array([position.get(name, -1) for name in ballots.ids])[ballots.sample]
+    problems = votes.problems()
+    for index in np.flatnonzero(sample < 0).tolist():
+        reason = f"sample '{ballots.ids[ballots.sample[index]]}' is not in {samples.source}"
+        problems.add([ballots.row[index]], reason, "Add it there, or remove its votes.")
+    problems.stop()
+    counts = np.zeros((len(samples), len(ballots.names)), np.float32)
+    np.add.at(counts, (sample, ballots.label), 1)
+    return counts
+
+
+def _check_empty(
+    counts: npt.NDArray[np.float32], samples: Samples, ballots: Ballots, min_votes: int, problems: Problems
+) -> None:
+    """Notes the samples that have no label left, or never had one."""
+    voted = set(ballots.ids)
+    for index in np.flatnonzero(~counts.any(1)).tolist():
+        name = samples.ids[index]
+        fault = f"no label with {min_votes} votes" if name in voted else "no votes"
+        remedy = "Lower --min-votes (min_votes), add votes, or remove the samples."
+        problems.add([samples.rows[index]], f"sample '{name}' has {fault}", remedy)

@@ -1,0 +1,30 @@
+"""HTML pages that need nothing else: a template with its script, which the page vouches for by its digest."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+NONE = "–"  # in a cell that has nothing to say
+
+Row = tuple[str, list[str]]  # of a table: a label and one cell per column
+
+
+def render_page(package: str, name: str, filters: dict[str, Callable[..., Any]] | None = None, **values: Any) -> str:
+    """-> the page of a package's `templates/NAME.html.j2`, with the script `templates/NAME.js` and these values.
+
+    Templates may use those of this package too: macros and the style sheet that all pages share.
+    """
+    script = resources.files(package).joinpath(f"templates/{name}.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader(__package__)])
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= filters or {}
+    return environment.get_template(f"{name}.html.j2").render(script=script, script_hash=digest, **values)

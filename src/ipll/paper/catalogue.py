@@ -1,0 +1,183 @@
+"""The catalogue: every table and figure of the paper as a list of runs, and where each run's folder lies.
+
+A `Bench` has entries, the numbers that its table or figure shows; an entry asks for one method in one setting, over a
+few seeds; a `Cell` is one run. Tables share cells: the folder's name comes from the settings, not from the table.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ipll.config import Config, preset_names, resolve
+from ipll.errors import ConfigError, suggest
+from ipll.paper import published as paper
+
+SEEDS = (0, 1, 2)  # the paper's numbers are means of three runs
+ACCURACY = "average_incremental_accuracy"
+LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number: a method in a setting. `paper` is the paper's value, where it has one."""
+
+    preset: str
+    method: str
+    settings: Mapping[str, Any] = field(hash=False)  # overrides, as for --set
+    metric: str = ACCURACY
+    paper: float | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict, hash=False)  # the caller's own overrides, on top
+
+    @property
+    def available(self) -> bool:
+        """Is the preset there in this version?"""
+        return self.preset in preset_names()
+
+    def cell(self, seed: int) -> Cell:
+        return Cell(self.preset, self.method, seed, freeze({**self.settings, **self.asked}))
+
+    @property
+    def column(self) -> str:
+        """The setting in words: 'cifar100, 10 tasks, 10-blurry, q 0.1'."""
+        words = [self.preset]
+        for key, form in WORDS.items():
+            if key in self.settings:
+                words.append(form.format(_text(self.settings[key])))
+        return ", ".join(words)
+
+    @property
+    def row(self) -> str:
+        """The method, and the setting that is swept: 'pgdr, memory.size 500'."""
+        swept = [f"{key} {_text(value)}" for key, value in self.settings.items() if key not in WORDS]
+        return ", ".join([self.method, *swept])
+
+
+WORDS = {"stream.tasks": "{} tasks", "stream.blurry": "{}-blurry", "stream.q": "q {}", "stream.candidates": "{}"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a method in a setting with a seed. Equal cells are the same run, whichever table asks."""
+
+    preset: str
+    method: str
+    seed: int
+    settings: tuple[tuple[str, Any], ...] = ()  # as `freeze` makes them
+
+    def config(self) -> Config:
+        overrides = {key: list(value) if isinstance(value, tuple) else value for key, value in self.settings}
+        return resolve(self.preset, self.method, seed=self.seed, overrides=overrides)
+
+    def folder(self, out: Path) -> Path:
+        """OUT/PRESET/METHOD/SETTING/seedN; SETTING names what differs from the preset, 'default' if nothing does."""
+        return out / self.preset / self.method.replace("/", "--") / self._setting() / f"seed{self.seed}"
+
+    def _setting(self) -> str:
+        ours = _flat(self.config().to_table())
+        plain = _flat(resolve(self.preset, self.method, seed=self.seed).to_table())
+        parts = [f"{key}={_text(ours[key])}" for key in sorted(ours) if ours[key] != plain.get(key)]
+        name = re.sub(r"[^\w.,=+-]", "_", ",".join(parts)) or "default"
+        return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(','.join(parts).encode()).hexdigest()[:12]}"
+
+    def __str__(self) -> str:
+        settings = "".join(f" {key}={_text(value)}" for key, value in self.settings)
+        return f"{self.preset} {self.method}{settings} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A table or a figure. `figure` names how it is drawn; a table has none."""
+
+    name: str
+    title: str
+    entries: tuple[Entry, ...]
+    figure: str | None = None
+
+    def on(self, preset: str) -> Bench:
+        """The same methods and settings on another data set, with its own number of tasks; no number of the paper's."""
+        entries: dict[Hashable, Entry] = {}
+        for entry in self.entries:
+            settings = {key: value for key, value in entry.settings.items() if key != "stream.tasks"}
+            moved = replace(entry, preset=preset, settings=settings, paper=None)
+            entries.setdefault((moved.method, tuple(sorted(settings.items())), moved.metric), moved)
+        return replace(self, entries=tuple(entries.values()))
+
+    def with_settings(self, overrides: Mapping[str, Any]) -> Bench:
+        return replace(self, entries=tuple(replace(entry, asked=dict(overrides)) for entry in self.entries))
+
+    def only(self, patterns: Sequence[str]) -> Bench:
+        """The entries whose method, preset or column contains one of the patterns."""
+        kept = [e for e in self.entries if any(p == e.method or p == e.preset or p in e.column for p in patterns)]
+        if patterns and not kept:
+            raise ConfigError(f"--only {', '.join(patterns)}: no cell of {self.name} is of that kind.")
+        return replace(self, entries=tuple(kept)) if patterns else self
+
+    def cells(self, seeds: Iterable[int] = SEEDS) -> tuple[Cell, ...]:
+        """The runs that the entries need, each once, seed by seed; those of presets that are not there are left out."""
+        found = (entry.cell(seed) for seed in seeds for entry in self.entries if entry.available)
+        return tuple(dict.fromkeys(found))
+
+
+@cache
+def benches() -> dict[str, Bench]:
+    """All of them, by name, in the paper's order."""
+    rows = tomllib.loads(resources.files("ipll").joinpath("paper/catalogue.toml").read_text(encoding="utf-8"))
+    return {name: _bench(name, row) for name, row in rows.items()}
+
+
+def find_bench(name: str) -> Bench:
+    if name not in benches():
+        raise ConfigError(f"there is no table or figure '{name}'.{suggest(name, benches())} See: ipll bench --list")
+    return benches()[name]
+
+
+def _bench(name: str, row: Mapping[str, Any]) -> Bench:
+    if "labels" in row:
+        unstated = row.get("unstated", {})
+        entries = [
+            _of_paper(cell, unstated) for label in row["labels"] for cell in paper.cells() if cell.table == label
+        ]
+    else:
+        keys, values = list(row["settings"]), list(row["settings"].values())
+        combined = [dict(zip(keys, one, strict=True)) for one in product(*values)]
+        entries = [Entry(row["preset"], method, settings) for settings in combined for method in row["methods"]]
+    return Bench(name, row["title"], tuple(entries), row.get("figure"))
+
+
+def _of_paper(cell: paper.Printed, unstated: Mapping[str, Any]) -> Entry:
+    settings: dict[str, Any] = dict(unstated)
+    if cell.tasks:
+        settings["stream.tasks"] = int(cell.tasks)
+    if cell.blurry:
+        settings["stream.blurry"] = float(cell.blurry)
+    if cell.q == "banded":
+        settings["stream.candidates"] = "banded"
+    elif cell.q:
+        settings["stream.q"] = float(cell.q)
+    return Entry(cell.dataset, cell.method, settings | dict(cell.settings), cell.metric, cell.value)
+
+
+def freeze(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Settings that can be compared and hashed; lists become tuples."""
+    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in settings.items()))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _text(value: Any) -> str:
+    """Numbers as short as they can be without another one looking the same."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,249 @@
+"""Tables: our numbers beside the paper's, as text, Markdown, LaTeX or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ipll.engine.cells import guard
+from ipll.paper.catalogue import ACCURACY, SEEDS, Bench, Entry
+from ipll.paper.numbers import METRICS, Number, Origin, command, find_runs, no_runs
+from ipll.results.conditions import TEST, on_samples
+from ipll.settings import check_choice
+
+FORMATS = ("text", "markdown", "latex", "csv")
+WIDTH = 100  # of a table as text: columns that do not fit go into a second block
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Block:
+    """The numbers of one data set: rows x columns."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    numbers: Mapping[tuple[str, str], Number]
+
+
+class PaperTable:
+    """A bench's numbers, to be written in one of the formats.
+
+    The paper's are on the test set: beside numbers on validation samples they are left out.
+    """
+
+    def __init__(self, bench: Bench, out: Path, seeds: Sequence[int] = SEEDS) -> None:
+        found = find_runs(bench, out, seeds)
+        if not found.found:
+            raise no_runs(bench, out, seeds, found.damaged)
+        self.bench, self.damaged = bench, found.damaged
+        self.scored_on = found.scored_on
+        entries = bench.entries if self.scored_on == TEST else [replace(entry, paper=None) for entry in bench.entries]
+        self.numbers = [Number(entry, found.of(entry, seeds)) for entry in entries]
+        self.makes = command(bench, out, seeds)
+        self.with_paper = any(entry.paper is not None for entry in entries)
+        self.obtained = list(dict.fromkeys(number.obtained for number in self.numbers if number.mean is not None))
+        metrics = list(dict.fromkeys(entry.metric for entry in bench.entries))
+        self.several = len(metrics) > 1
+        self.unit = "; ".join(dict.fromkeys(METRICS[metric].words for metric in metrics))
+        if self.scored_on != TEST:
+            self.unit += f"; scored{on_samples(self.scored_on)}"
+
+    def render(self, fmt: str = "text") -> str:
+        check_choice("--format", fmt, FORMATS)
+        return {"text": self._text, "markdown": self._markdown, "latex": self._latex, "csv": self._csv}[fmt]()
+
+    def groups(self) -> list[Block]:
+        """One a data set. What all its columns have in common stands in its title."""
+        groups = []
+        for preset in dict.fromkeys(number.entry.preset for number in self.numbers):
+            own = [number for number in self.numbers if number.entry.preset == preset]
+            words = {number.entry.column: number.entry.column.split(", ") for number in own}
+            common = [word for word in next(iter(words.values())) if all(word in one for one in words.values())]
+            short = {column: ", ".join(w for w in one if w not in common) for column, one in words.items()}
+            numbers: dict[tuple[str, str], Number] = {}
+            for number in own:
+                numbers.setdefault((self._row(number.entry), short[number.entry.column]), number)
+            rows = tuple(dict.fromkeys(row for row, _ in numbers))
+            groups.append(Block(", ".join(common), tuple(dict.fromkeys(short.values())), rows, numbers))
+        return groups
+
+    def _row(self, entry: Entry) -> str:
+        return f"{entry.row}, {METRICS[entry.metric].short}" if self.several else entry.row
+
+    def _cells(self, number: Number | None) -> tuple[str, ...]:
+        """-> (ours, paper, difference) of a number, without the mark."""
+        if number is None:
+            return ("", "", "") if self.with_paper else ("",)
+        ours = NONE if number.mean is None else f"{number.mean:.2f}"
+        if number.std is not None:
+            ours += f" ± {number.std:.2f}"
+        if number.mean is not None and len(self.obtained) > 1:
+            ours += f" [{self.obtained.index(number.obtained) + 1}]"
+        if not self.with_paper:
+            return (ours,)
+        paper = NONE if number.entry.paper is None else f"{number.entry.paper:.2f}"
+        return ours, paper, NONE if number.difference is None else f"{number.difference:+.2f}"
+
+    @property
+    def notes(self) -> list[str]:
+        """How the numbers were obtained, what the marks mean, what is missing, and which files are damaged."""
+        known = [number for number in self.numbers if number.mean is not None]
+        marks = {number.mark for number in known}
+        what = "Ours: std over seeds" if self._has("std") else "Ours: mean ± std over seeds"
+        if len(self.obtained) == 1:
+            notes = [f"{what}, {self.obtained[0]}."]
+        else:
+            notes = [f"{what}.", *(f"[{i}] {words}." for i, words in enumerate(self.obtained, 1))]
+        if asked := ", ".join(f"{key}={value}" for key, value in self.bench.entries[0].asked.items()):
+            notes.append(f"Ours with {asked}{'; the paper with its own settings' if self.with_paper else ''}.")
+        if self.scored_on != TEST and any(entry.paper is not None for entry in self.bench.entries):
+            notes.append("The paper's numbers, which are on the test set, are left out: ours do not compare with them.")
+        if self.with_paper:
+            timed = self._has("seconds_per_epoch")
+            notes.append(f"Paper: of 3 runs{', on an A6000: a difference in time is not judged' if timed else ''}.")
+        if "*" in marks:
+            notes.append("* mean ± std of ours and of the paper (its table of spreads) do not meet.")
+        if "†" in marks:
+            notes.append("† the paper's number, whose spread it does not give, lies outside our mean ± std.")
+        if self.with_paper and any(number.std is None and number.entry.metric == ACCURACY for number in known):
+            notes.append("A single run has no spread: its difference is not judged.")
+        absent = dict.fromkeys(number.entry.preset for number in self.numbers if not number.entry.available)
+        if absent:
+            only = "; the paper's numbers only" if self.with_paper else ""
+            notes.append(f"{', '.join(absent)}: this version has no such preset{only}.")
+        if any(number.mean is None and number.entry.available for number in self.numbers):
+            notes.append(
+                f"{NONE} {'needs two' if self._has('std') else 'has no'} finished runs; this makes them: {self.makes}"
+            )
+        return notes + [f"Warning: {message}" for message in self.damaged]
+
+    def _has(self, metric: str) -> bool:
+        return any(number.entry.metric == metric for number in self.numbers)
+
+    def _text(self) -> str:
+        lines = [self.bench.title, self.unit]
+        for group in self.groups():
+            left = max(map(len, group.rows))
+            blocks = [_Column(name, [self._marked(group.numbers.get((row, name))) for row in group.rows])
+                      for name in group.columns]  # fmt: skip
+            per_line = max(1, (WIDTH - left) // (3 + max(block.width for block in blocks)))
+            for start in range(0, len(blocks), per_line):
+                shown = blocks[start : start + per_line]
+                lines += ["", group.title]
+                if any(block.name for block in shown):
+                    lines.append(" " * left + "".join(f"   {block.name:<{block.width}}" for block in shown))
+                lines.append(" " * left + "".join(f"   {block.head}" for block in shown))
+                lines += [f"{row:<{left}}" + "".join(f"   {block.lines[i]}" for block in shown)
+                          for i, row in enumerate(group.rows)]  # fmt: skip
+        return "\n".join(line.rstrip() for line in [*lines, "", *self.notes]) + "\n"
+
+    def _marked(self, number: Number | None) -> tuple[str, ...]:
+        cells = self._cells(number)
+        return (*cells[:-1], f"{cells[-1]}{(number.mark if number else '') or ' '}") if self.with_paper else cells
+
+    def _markdown(self) -> str:
+        lines = [f"**{self.bench.title}**", "", self.unit]
+        what = "ours / paper (difference)" if self.with_paper else "ours"
+        for group in self.groups():
+            heads = [f"{name}: {what}" if name else what for name in group.columns]
+            lines += ["", group.title, "", _bars(["method", *heads]), _bars(["---", *("---:" for _ in heads)])]
+            for row in group.rows:
+                numbers = [group.numbers.get((row, name)) for name in group.columns]
+                lines.append(_bars([f"`{row}`", *map(self._markdown_cell, numbers)]))
+        return "\n".join([*lines, "", *(f"- {_plain_markdown(note)}" for note in self.notes)]) + "\n"
+
+    def _markdown_cell(self, number: Number | None) -> str:
+        if number is None:
+            return ""
+        ours, *rest = self._cells(number)
+        return f"{ours} / {rest[0]} ({rest[1]}{_plain_markdown(number.mark)})" if rest else ours
+
+    def _latex(self) -> str:
+        lines = [f"% {self.bench.title}; {self.unit}. Needs \\usepackage{{booktabs}}."]
+        heads = ["ours", "paper", "diff."] if self.with_paper else ["ours"]
+        for group in self.groups():
+            k, n = len(heads), len(group.columns)
+            lines += [f"\\begin{{tabular}}{{l{'r' * k * n}}}", "\\toprule"]
+            lines.append(f"\\multicolumn{{{1 + k * n}}}{{l}}{{{_tex(group.title)}}} \\\\")
+            if any(group.columns):
+                names = "".join(f" & \\multicolumn{{{k}}}{{c}}{{{_tex(name)}}}" for name in group.columns)
+                rules = " ".join(f"\\cmidrule(lr){{{2 + k * i}-{1 + k * (i + 1)}}}" for i in range(n))
+                lines += [names.strip() + " \\\\", rules]
+            lines += [" & ".join(["method", *heads * n]) + " \\\\", "\\midrule"]
+            for row in group.rows:
+                numbers = (group.numbers.get((row, name)) for name in group.columns)
+                cells = (_tex(cell) for number in numbers for cell in self._marked(number))
+                lines.append(" & ".join([_tex(row), *cells]) + " \\\\")
+            lines += ["\\bottomrule", "\\end{tabular}", "\\par\\medskip"]
+        return "\n".join([*lines, *(f"{{\\footnotesize {_tex(note)}\\par}}" for note in self.notes)]) + "\n"
+
+    def _csv(self) -> str:
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CSV)
+        for number in self.numbers:
+            entry = number.entry
+            row = [
+                self._row(entry), entry.column, entry.method, entry.preset,
+                json.dumps({**entry.settings, **entry.asked}), entry.metric,
+                _precise(number.mean), _precise(number.std), len(number.runs),
+                " ".join(str(run["seed"]) for run in number.runs), _precise(entry.paper), _precise(number.paper_std),
+                _precise(number.difference), "yes" if number.mark else "no",
+                *(" | ".join(values) for values in number.origins),
+            ]  # fmt: skip
+            writer.writerow(guard(str(one)) for one in row)
+        return file.getvalue()
+
+
+CSV = (
+    "row", "column", "method", "preset", "settings", "metric", "ours", "std", "n", "seeds", "paper", "paper_std",
+    "difference", "marked", *Origin._fields,
+)  # fmt: skip
+
+
+def render(bench: Bench, out: Path, seeds: Sequence[int] = SEEDS, fmt: str = "text") -> str:
+    """-> the table of a bench from the runs under `out`. Without any run, a RunError says which command makes them."""
+    return PaperTable(bench, out, seeds).render(fmt)
+
+
+class _Column:
+    """A column of the text: 'ours paper diff' of each row, set to equal widths."""
+
+    def __init__(self, name: str, rows: Sequence[tuple[str, ...]]) -> None:
+        heads = ("ours", "paper", "diff ")[: len(rows[0])]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        self.name = name
+        self.width = max(len(name), sum(widths) + 2 * len(widths) - 2)
+        self.head, *self.lines = (
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).ljust(self.width)
+            for row in (heads, *rows)
+        )
+
+
+def _bars(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain_markdown(text: str) -> str:
+    return text.replace("*", "\\*").replace("|", "\\|").replace("<", "&lt;")
+
+
+TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$^{\dagger}$", "*": "$^{*}$",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    """Escaped; a number's minus sign is set as one."""
+    escaped = "".join(TEX.get(letter, letter) for letter in text.strip())
+    return f"${escaped[0]}${escaped[1:]}" if escaped[:1] in ("+", "-") and len(escaped) > 1 else escaped
+
+
+def _precise(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

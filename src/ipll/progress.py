@@ -1,0 +1,159 @@
+"""Live progress: what is to be learnt, who is told how it goes, and one that shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ipll.config import Config
+from ipll.data.stream import Stream
+from ipll.learner import Position
+from ipll.messages import cell, tell
+from ipll.results.conditions import accuracy_word
+
+QUIET = 60  # seconds without a line, where there is no bar
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tasks that a run, a fit or an update learns, one after another."""
+
+    title: str
+    samples: Sequence[int]  # of each task, the memory's among them
+    epochs: Sequence[int]  # of each task
+    last: str = "prototypes and memory"  # what follows a task's last epoch
+    first: int = 0  # the number of the first task
+    accuracy: str = ""  # what accuracies are called; '' where nothing is scored
+    accuracies: Sequence[float] = ()  # of the tasks that are done already
+
+    @classmethod
+    def of_run(cls, config: Config, stream: Stream, accuracies: Sequence[float]) -> Plan:
+        memory = config.part("memory").settings.size if config.part("memory").kind != "none" else 0
+        return cls(
+            title=config.method,
+            samples=[int((stream.task == t).sum()) + (memory if t else 0) for t in range(len(stream))],
+            epochs=[config.train.epochs_of(t) for t in range(len(stream))],
+            last=f"prototypes, memory and {config.data.scored_on}",
+            accuracy=accuracy_word(config.data.scored_on),
+            accuracies=accuracies,
+        )
+
+    def share(self, position: Position, steps: int = 1, phases: int = 1) -> float:
+        """-> of the whole work, counted in samples over all epochs; every phase of a task counts the same."""
+        t = position.task - self.first
+        if t == len(self.epochs):
+            return 1.0
+        epoch = position.phase * self.epochs[t] + position.epoch + position.step / max(steps, 1)
+        within = min(epoch / (self.epochs[t] * phases), 1.0)
+        work = [samples * epochs for samples, epochs in zip(self.samples, self.epochs, strict=True)]
+        return (sum(work[:t]) + within * work[t]) / sum(work)
+
+    def doing(self, position: Position, phases: int) -> str:
+        """-> in words, what comes next in a task."""
+        epochs = self.epochs[position.task - self.first]
+        if position.epoch == epochs and position.phase == phases - 1:
+            return self.last
+        return f"epoch {min(position.epoch + 1, epochs)}/{epochs}"
+
+
+class Listener:
+    """Is told how a run, a fit or an update goes. Those that override some of it hear of that only."""
+
+    def note(self, message: str) -> None:
+        """Something that people should know."""
+
+    def begin(self, plan: Plan, position: Position) -> None:
+        """Learning starts, or goes on from here."""
+
+    def step(self, position: Position, steps: int, phases: int) -> None:
+        """A step or an epoch has ended; there are so many steps in an epoch and phases in the task."""
+
+    def epoch(self, position: Position, record: dict[str, Any]) -> None:
+        """An epoch has ended. A run's record is its line of metrics.jsonl; of people's own data it has `changed`, how
+        many samples changed their label, and `confidence`, the mean of it in the labels settled on."""
+
+    def task(self, record: dict[str, Any]) -> None:
+        """A task has been learnt. A run's record is its line of metrics.jsonl."""
+
+    def end(self) -> None:
+        """Learning has ended, or was stopped."""
+
+
+class Silent(Listener):
+    """Says nothing; the default."""
+
+
+class LiveProgress(Listener):
+    """A bar where the console is a terminal; otherwise a line at each task's end, and one a minute in between."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[left]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def note(self, message: str) -> None:
+        tell(message, self.console, style="yellow")
+
+    def begin(self, plan: Plan, position: Position) -> None:
+        self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
+        self.start, self.started = plan.share(position), time.monotonic()
+        self.spoken = self.started
+        self.id = self.bar.add_task(cell(plan.title), total=1.0, left="")
+        self.bar.start()
+
+    def step(self, position: Position, steps: int, phases: int) -> None:
+        doing = self.plan.doing(position, phases)
+        if not self.console.is_terminal:
+            if time.monotonic() - self.spoken > QUIET:
+                self._say(", ".join([*self._which(position.task), doing]))
+            return
+        done = self.plan.share(position, steps, phases)
+        elapsed = time.monotonic() - self.started
+        left = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
+        mean = sum(self.accuracies) / max(len(self.accuracies), 1)
+        accuracy = f" · {self.plan.accuracy} {mean:.1f}" if self.accuracies else ""
+        words = " · ".join([self.plan.title, *self._which(position.task), doing])
+        self.bar.update(
+            self.id,
+            completed=done,
+            description=cell(words + accuracy + self.state),
+            left=f"{int(left) // 60}:{int(left) % 60:02d} left",
+        )
+
+    def _which(self, task: int) -> list[str]:
+        """-> in words, which task of a run it is; nothing where there is one only, of a user's own data."""
+        return [f"task {task + 1}/{len(self.plan.epochs)}"] if self.plan.accuracy else []
+
+    def epoch(self, position: Position, record: dict[str, Any]) -> None:
+        if "changed" in record:
+            changed = record["changed"]
+            self.state = f" · {changed:,} label{'' if changed == 1 else 's'} changed"
+            self.state += f" · confidence {record['confidence']:.2f}"
+
+    def task(self, record: dict[str, Any]) -> None:
+        words = f"{self.plan.epochs[-1]} epochs{self.state}"
+        if self.plan.accuracy:
+            self.accuracies.append(record["accuracy"])
+            words = (
+                f"{self._which(record['task'])[0]}, {record['seen_classes']} classes seen, "
+                f"{self.plan.accuracy} {record['accuracy']:.1f}, pseudo-labels {record['pseudo_label_accuracy']:.1f}"
+            )
+        if not self.console.is_terminal:
+            self._say(words)
+
+    def _say(self, text: str) -> None:
+        tell(f"{self.plan.title}: {text}", self.console)
+        self.spoken = time.monotonic()
+
+    def end(self) -> None:
+        self.bar.stop()
