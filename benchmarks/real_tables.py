@@ -16,6 +16,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,8 @@ def main() -> None:
     }
     with cpu_threads(options.threads):
         report["environment"] = describe(torch.device("cpu"))
-        for path in options.data:
-            for run in measure(path, options):
+        for way, path in product((one_shot, arrivals), options.data):
+            for run in way(path, options):
                 report["runs"].append(run)
                 shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in run.items()}
                 print(json.dumps(shown), flush=True)
@@ -59,22 +61,29 @@ def main() -> None:
     print(summary(report["runs"]))
 
 
-def measure(path: Path, options: argparse.Namespace) -> Any:
-    """One row of measures for every method, fold and way in which the samples come."""
+def folds(path: Path, seed: int, count: int) -> Iterator[Table]:
     with np.load(path) as file:
         features, sets = file["features"].astype(np.float32), file["candidates"].astype(bool)
         truth = file["truth"].astype(np.int64)
-    order = np.random.default_rng(options.seed).permutation(len(truth))
-    for fold, test in enumerate(np.array_split(order, 5)):
-        train = np.setdiff1d(order, test)
-        data = Table(path.stem, fold, features, sets, truth, train, test, options.seed)
-        if fold < options.folds:
-            for name, learn in BASELINES.items():
-                yield data.row("one-shot", name) | data.baseline(learn, train, sets[train], test)[0]
-            yield data.row("one-shot", "ipll") | data.ours([(train, sets[train])])
-        if fold < options.arrival_folds:
-            for way, later in LATER.items():
-                yield from data.arrivals(way, later)
+    order = np.random.default_rng(seed).permutation(len(truth))
+    for fold, test in enumerate(np.array_split(order, 5)[:count]):
+        yield Table(path.stem, fold, features, sets, truth, np.setdiff1d(order, test), test, seed)
+
+
+def one_shot(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row of measures for every method and fold."""
+    for data in folds(path, options.seed, options.folds):
+        sets = data.sets[data.train]
+        for name, learn in BASELINES.items():
+            yield data.row("one-shot", name) | data.baseline(learn, data.train, sets, data.test)[0]
+        yield data.row("one-shot", "ipll") | data.ours([(data.train, sets)])
+
+
+def arrivals(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """And for every way in which classes come."""
+    for data in folds(path, options.seed, options.arrival_folds):
+        for way, later in LATER.items():
+            yield from data.arrivals(way, later)
 
 
 class Table:
@@ -149,7 +158,7 @@ class Table:
         right: npt.NDArray[np.bool_] = np.array(model.records.labels(model.names)).astype(int) == self.truth[rows]
         return right
 
-    def arrivals(self, way: str, later: float) -> Any:
+    def arrivals(self, way: str, later: float) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng([self.seed, self.fold])
         born = np.zeros(len(self.names), np.int64)
         for group, classes in enumerate(np.array_split(rng.permutation(len(self.names)), ARRIVALS)):
