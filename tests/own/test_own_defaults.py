@@ -24,7 +24,11 @@ def chosen(given: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
 
 def test_features_get_members_side_by_side_and_noise() -> None:
     found = chosen(kind="features", side=0, channels=0)
-    assert (found["model.backbone"], found["augment.weak"], found["augment.strong"]) == ("wide-deep", "identity", "noise")
+    assert (found["model.backbone"], found["augment.weak"], found["augment.strong"]) == (
+        "wide-deep",
+        "identity",
+        "noise",
+    )
     assert "data.size" not in found
     small, large = (chosen(kind="features", samples=n)["train.lr"] for n in (100, 100_000))
     assert 0 < small < large <= 0.1  # small batches diverge at a rate that large ones bear
@@ -127,15 +131,15 @@ def test_an_update_chooses_for_its_own_size_but_never_a_smaller_memory() -> None
 
 
 def test_epochs_of_later_updates_that_are_set_are_not_chosen_again() -> None:
-    """What pays on a GPU is judged by them: 16 steps an epoch, 75 epochs in the first fit and 2 in an update."""
+    """What pays on a GPU is judged by them: 8 steps an epoch, 100 epochs in the first fit and 2 in an update."""
     facts, given = Facts("features", 1000, 4, 0, 0, True), {"train.later_epochs": 2}
     first = choose(facts, given)
     config = configure("pgdr", 0, first, given)
-    assert (config.train.epochs, config.train.epochs_of(1)) == (75, 2)
-    assert Choice("train.graphs", "auto", "1,200 steps pay for it") in first
+    assert (config.train.epochs, config.train.epochs_of(1)) == (100, 2)
+    assert Choice("train.graphs", "auto", "800 steps pay for it") in first
     again = choose_again(config, facts, given)
     assert "train.epochs" not in {choice.setting for choice in again}
-    assert Choice("train.graphs", "off", "32 steps would not pay for it") in again
+    assert Choice("train.graphs", "off", "16 steps would not pay for it") in again
 
 
 @pytest.mark.parametrize("method", sorted(method_table()))
