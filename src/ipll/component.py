@@ -212,6 +212,7 @@ class Component(nn.Module):
     Settings: ClassVar[type[Any]] = NoSettings
     needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', 'linear head', words of AUTOMATIC
     provides: ClassVar[frozenset[str]] = frozenset()
+    passing: ClassVar[tuple[str, ...]] = ()  # buffers that count within a task only
     views: ClassVar[tuple[str, ...]] = ()  # views besides the weak one that go through the network
 
     def __init__(self, settings: Any) -> None:

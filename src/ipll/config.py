@@ -121,6 +121,7 @@ class Config:
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "not be negative", self.seed)
         check_needs(self.parts, self.model.head)
+        self.model.check_members()
 
     def part(self, family: str) -> PartConfig:
         """-> the member of a family; of auxiliary losses there may be none or several."""

@@ -44,7 +44,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Parameters; a model keeps those from `method` to `settings` from its first batch on:
 
-    method: any name that `ipll methods` lists.
+    method: any name that `ipll methods` lists; 'auto': PGDR, for features with what tables need ('pgdr/tables').
     epochs, batch_size, memory_size: None chooses them from each batch. `memory_size` is in samples.
     min_class_samples: a class is known once so many samples have settled on it.
     miss_rate: how often the true label is expected to be missing among the candidates.
@@ -79,7 +79,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def __init__(
         self,
-        method: str = "pgdr",
+        method: str = "auto",
         *,
         epochs: int | None = None,
         batch_size: int | None = None,

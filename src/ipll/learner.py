@@ -21,11 +21,12 @@ from ipll.data.stream import Task
 from ipll.engine.device import channels_last, read_async, use_bf16, use_compile, use_graphs
 from ipll.engine.graphs import Plain, Replay
 from ipll.engine.placement import SampleStore
-from ipll.engine.state import LearnerState, Tensors, copy_state, load_tensors, part_of
+from ipll.engine.state import LearnerState, Tensors, between_tasks, copy_state, load_tensors, part_of
 from ipll.errors import RunError
 from ipll.families.classifier import Classifier
 from ipll.families.memory import Memory
 from ipll.families.separation import Separation
+from ipll.families.side_by_side import beside
 from ipll.families.update import Update
 from ipll.method import assemble
 from ipll.networks.network import Network, compile_networks
@@ -70,7 +71,7 @@ class Learner(nn.Module):
         super().__init__()
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
-        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix)
+        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix, beside(config.model))
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         graphs = use_graphs(train.graphs, ctx.device)
@@ -226,7 +227,7 @@ class Learner(nn.Module):
     def restore(self, tensors: Tensors, task: Task | None = None, *, within: bool = False) -> None:
         """Takes the state that `tensors` gave; `task` is the one inside which training stopped, where `within`."""
         state = LearnerState.of(tensors).to(self.ctx.device)
-        load_tensors(self, state.modules)
+        load_tensors(self, state.modules if within else between_tasks(self, state.modules))
         self._carried = state.carried
         if within:
             assert task is not None

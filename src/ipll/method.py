@@ -133,14 +133,18 @@ def check_needs(parts: tuple[PartConfig, ...], head: str) -> None:
 
 
 def assemble(
-    parts: tuple[PartConfig, ...], prototypes: PrototypeSettings, cutmix: float = 0.0
+    parts: tuple[PartConfig, ...],
+    prototypes: PrototypeSettings,
+    cutmix: float = 0.0,
+    beside: tuple[Component, ...] = (),
 ) -> tuple[Component, ...]:
     """-> the method's components, in the order in which their hooks are called. Prototypes join where a part needs
-    them, behind the auxiliary losses CutMix where it has a weight."""
-    members = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
+    them, behind the auxiliary losses CutMix where it has a weight; before all, what the network itself brings
+    (`beside`)."""
+    made = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
     families = [part.family for part in parts]
-    if any("prototypes" in member.needs for member in members):
-        members.insert(families.index("memory"), Prototypes(prototypes))
+    if any("prototypes" in part.needs for part in made):
+        made.insert(families.index("memory"), Prototypes(prototypes))
     if cutmix:
-        members.insert(families.index("retention"), CutMix(cutmix))
-    return tuple(members)
+        made.insert(families.index("retention"), CutMix(cutmix))
+    return (*beside, *made)

@@ -94,7 +94,7 @@ def test_fit_says_what_it_did(main: Any, here: Path) -> None:
     assert "Not learnt from: 20 of the split 'test'" in out
     assert "Not learnt from: 3 of the split 'later'" in out
     assert "Settings chosen from the data" in out
-    assert "mlp" in out
+    assert "wide-deep" in out
     assert "Set by you: train.epochs=6" in out
     assert "Settled on a label for 80 samples: " in out
     assert "on 20 rows of the split 'test'" in out
@@ -399,7 +399,7 @@ def test_what_is_unlike_anything_seen(main: Any, model: Path) -> None:
     assert "Unlike anything seen, so that the class is a guess: 2 of 2" in out
     main("predict", model, "first.csv", "--out", "p.csv")
     flags = [row["unlike"] for row in rows_of(Path("p.csv"))[:80]]
-    assert flags.count("true") <= 1  # of the samples that it learnt, 1 %
+    assert flags.count("true") <= 6  # of known kinds about 5 %
 
 
 def test_predict_refuses(main: Any, model: Path) -> None:
@@ -452,7 +452,7 @@ def test_audit(main: Any, model: Path) -> None:
 def test_info(main: Any, model: Path) -> None:
     status, out, _ = main("info", model)
     assert status == 0
-    assert "pgdr, seed 0, 4 features" in out
+    assert "pgdr/tables, seed 0, 4 features" in out
     assert "80 samples in one fit and 0 updates, 2 classes" in out
     assert "train.epochs=6" in out
     assert "It keeps " in out

@@ -11,7 +11,7 @@ import torch
 from ipll.errors import ConfigError
 from ipll.method import method_table
 from ipll.own import Model, from_arrays
-from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
+from ipll.own.defaults import BUDGET, Choice, Facts, choose, choose_again, configure, reconfigure
 from ipll.own.inputs import statistics
 
 CPU = torch.device("cpu")
@@ -22,12 +22,16 @@ def chosen(given: dict[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
     return {choice.setting: choice.value for choice in choose(Facts(**(plain | facts)), given or {})}
 
 
-def test_features_get_an_mlp_and_noise() -> None:
+def test_features_get_members_side_by_side_and_noise() -> None:
     found = chosen(kind="features", side=0, channels=0)
-    assert (found["model.backbone"], found["augment.weak"], found["augment.strong"]) == ("mlp", "identity", "noise")
+    assert (found["model.backbone"], found["augment.weak"], found["augment.strong"]) == (
+        "wide-deep",
+        "identity",
+        "noise",
+    )
     assert "data.size" not in found
     small, large = (chosen(kind="features", samples=n)["train.lr"] for n in (100, 100_000))
-    assert 0 < small < large <= 0.05  # small batches diverge at a rate that large ones bear
+    assert 0 < small < large <= 0.1  # small batches diverge at a rate that large ones bear
 
 
 @pytest.mark.parametrize(
@@ -113,25 +117,29 @@ def test_what_a_user_sets_is_never_touched() -> None:
 def test_an_update_chooses_for_its_own_size_but_never_a_smaller_memory() -> None:
     facts = Facts("features", 300, 200, 0, 0, False)
     config = configure("pgdr", 0, choose(facts, {}), {})
-    assert config.parts[4].settings.size == 8000
+    assert config.parts[4].settings.size == BUDGET // (5 * 256 + 16)  # candidates and targets of 200 classes
     later = reconfigure(config, choose_again(config, facts._replace(samples=40_000, classes=10), {}))
     assert later.train.epochs < config.train.epochs
-    assert later.parts[4].settings.size == 8000
+    assert later.parts[4].settings.size == BUDGET // (5 * 16 + 16)
     assert later.model == config.model
     grown = reconfigure(config, choose_again(config, facts._replace(classes=300), {}))
-    assert grown.parts[4].settings.size == 12_000
+    assert grown.parts[4].settings.size == config.parts[4].settings.size
+    few = Facts("images", 300, 200, 8, 1, False)
+    small = configure("pgdr", 0, choose(few, {}), {})
+    more = reconfigure(small, choose_again(small, few._replace(classes=300), {}))
+    assert (small.parts[4].settings.size, more.parts[4].settings.size) == (4000, 6000)
 
 
 def test_epochs_of_later_updates_that_are_set_are_not_chosen_again() -> None:
-    """What pays on a GPU is judged by them: 16 steps an epoch, 75 epochs in the first fit and 2 in an update."""
+    """What pays on a GPU is judged by them: 8 steps an epoch, 100 epochs in the first fit and 2 in an update."""
     facts, given = Facts("features", 1000, 4, 0, 0, True), {"train.later_epochs": 2}
     first = choose(facts, given)
     config = configure("pgdr", 0, first, given)
-    assert (config.train.epochs, config.train.epochs_of(1)) == (75, 2)
-    assert Choice("train.graphs", "auto", "1,200 steps pay for it") in first
+    assert (config.train.epochs, config.train.epochs_of(1)) == (100, 2)
+    assert Choice("train.graphs", "auto", "800 steps pay for it") in first
     again = choose_again(config, facts, given)
     assert "train.epochs" not in {choice.setting for choice in again}
-    assert Choice("train.graphs", "off", "32 steps would not pay for it") in again
+    assert Choice("train.graphs", "off", "16 steps would not pay for it") in again
 
 
 @pytest.mark.parametrize("method", sorted(method_table()))
@@ -152,7 +160,7 @@ def test_a_model_says_what_was_chosen_and_why() -> None:
     samples = from_arrays(np.random.default_rng(0).normal(size=(40, 3)), ["x", "y"] * 20)
     model = Model.fit(samples, device="cpu", settings={"train.epochs": 1})
     found = {setting: (value, why) for setting, value, why in model.choices()}
-    assert found["model.backbone"] == ("mlp", "the samples are features")
+    assert found["model.backbone"][0] == "wide-deep"
     assert "train.epochs" not in found
     assert all(why for _, why in found.values())
     more = from_arrays(np.random.default_rng(1).normal(size=(4000, 3)), ["x", "y"] * 2000)

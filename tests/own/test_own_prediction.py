@@ -33,7 +33,9 @@ def labelled(labels: list[str]) -> Samples:
     return replace(from_arrays(np.zeros((len(labels), 1))), label_names=labels)
 
 
-def test_probabilities_are_a_softmax_over_negative_squared_distances(model: Model) -> None:
+def test_probabilities_are_a_softmax_over_negative_squared_distances() -> None:
+    settings = {"train.epochs": 10, "train.threads": 1}
+    model = Model.fit(from_arrays(X, [str(label) for label in Y]), method="pgdr", device="cpu", settings=settings)
     found = model.predict(from_arrays(X), device="cpu")
     assert found.probabilities.shape == (len(X), 3)
     assert np.allclose(found.probabilities.sum(1), 1, atol=1e-6)
@@ -52,10 +54,10 @@ def test_what_is_far_from_everything_is_unlike() -> None:
     train = np.flatnonzero(seen[:1200])
     samples = from_arrays(digits[train], [str(label) for label in labels[train]])
     model = Model.fit(samples, device="cpu", settings={"train.epochs": 10, "train.threads": 1})
-    assert model.predict(samples, device="cpu").unlike.mean() < 0.02  # the 99th percentile of these very samples
+    assert model.predict(samples, device="cpu").unlike.mean() < 0.1  # 5 % of held-out ones of known classes
     unlike = model.predict(from_arrays(digits[1200:]), device="cpu").unlike
     noise = np.random.default_rng(0).uniform(0, 16, (50, 64))
-    assert unlike[~seen[1200:]].mean() > 3 * unlike[seen[1200:]].mean()
+    assert unlike[~seen[1200:]].mean() > 2 * unlike[seen[1200:]].mean()
     assert model.predict(from_arrays(noise), device="cpu").unlike.all()
 
 

@@ -14,6 +14,7 @@ import typer
 from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.cli.own_output import (
+    class_lines,
     evaluation_lines,
     kept_lines,
     next_lines,
@@ -47,13 +48,17 @@ def fit(
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
-    method: Method = "pgdr",
+    method: Method = "auto",
     seed: Seed = 0,
     set_: Set = None,
     skip_bad: SkipBad = False,
     image_size: Annotated[int | None, typer.Option(min=4, help="In pixels; else by the images.")] = None,
+    memory: Annotated[
+        int | None, typer.Option(min=0, help="So many samples are kept to go on learning; else by the data.")
+    ] = None,
     min_class_samples: Annotated[
-        int, typer.Option(min=1, help="A class is known once so many samples settled on it.")
+        int,
+        typer.Option(min=1, help="A class is known once so many samples settled on it, and no fewer than by chance."),
     ] = 5,
     miss_rate: Annotated[
         float | None, typer.Option(help="The share of samples whose true label is not among their candidates.")
@@ -72,6 +77,8 @@ def fit(
     settings = parse_overrides(set_ or [])
     if image_size is not None:
         settings["data.size"] = image_size
+    if memory is not None:
+        settings["memory.size"] = memory
     if miss_rate is not None:
         _check_misses(method)
         settings["disambiguation.miss_rate"] = miss_rate
@@ -120,6 +127,8 @@ def update(
 
 def _check_misses(method: str) -> None:
     """Raises unless the method's disambiguation can be told that true labels are missing."""
+    if method == "auto":
+        return
     if not hasattr(resolve("digits", method).part("disambiguation").settings, "miss_rate"):
         raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")
 
@@ -150,9 +159,7 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
     show_choices(model, before)
     _say_all(settled_lines(model, before))
-    waiting = [name for name, known in zip(model.names, model.known.tolist(), strict=True) if not known]
-    if waiting:
-        say(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {', '.join(waiting)}.")
+    _say_all(class_lines(model))
     if given.test is not None and any(given.test.label_names):
         test = readable(given.test, model, skip_bad=skip_bad)
         result = compare(model.predict(test, device=device), test)

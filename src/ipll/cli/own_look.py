@@ -13,9 +13,11 @@ from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
 from ipll.cli.own_output import (
     SHOWN,
     check_ending,
+    class_lines,
     class_table,
     evaluation_lines,
     evaluation_tables,
+    evidence_lines,
     first_rows,
     kept_lines,
     prediction_table,
@@ -37,6 +39,7 @@ def predict(
 ) -> None:
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
     check_ending(out)
+    from ipll.own.certainty import FLAGGED
     from ipll.own.model import Model
     from ipll.own.reading.given import read_to_predict
     from ipll.own.work import readable
@@ -54,7 +57,8 @@ def predict(
         say(f"Written to {out}: {len(samples):,} predictions")
     for line in skipped_lines(samples.skipped, samples.word):
         say(line)
-    say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}")
+    known = f" ({100 * FLAGGED:.0f} % of known kinds are, too)" if model.config.model.folds else ""
+    say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}{known}")
 
 
 def evaluate(
@@ -131,7 +135,7 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     say(f"{len(model.records):,} samples in one fit and {model.updates - 1} updates, {len(model.names):,} classes")
     show(class_table(model))
     show_choices(model)
-    for line in kept_lines(model, folder):
+    for line in [*class_lines(model), *evidence_lines(model), *kept_lines(model, folder)]:
         say(line)
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         say(f"  {path.name}: {path.stat().st_size:,} bytes")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
-BANDS = (("sure (95 % and more)", 0.95), ("fair (80 to 95 %)", 0.8), ("weak (50 to 80 %)", 0.5), ("poor (less)", -1.0))
+BANDS = (
+    ("sure (up to 5 % wrong)", 0.95), ("likely (5 to 20 %)", 0.8), ("doubtful (20 to 50 %)", 0.5), ("poor (more)", -1.0)
+)  # fmt: skip
 
 
 def read_lines(given: Given) -> list[str]:
@@ -58,6 +60,14 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
     above = [int((confidence >= low).sum()) for _, low in BANDS]
     parts = [f"{n:,} {name}" for n, (name, _) in zip(np.diff(above, prepend=0).tolist(), BANDS, strict=True)]
     lines = [f"Settled on a label for {len(confidence):,} samples: {', '.join(parts)}."]
+    if model.config.model.folds:
+        wrong = float((1 - confidence).sum())
+        lines.append(
+            f"Expected to be wrong: {wrong:,.0f} of them ({100 * wrong / max(len(confidence), 1):.1f} %), judged by "
+            "networks that had not learnt from the sample."
+        )
+    else:
+        lines.append("How sure it is was not judged on held-out samples: go by the order, not by the numbers.")
     if before is not None and _was_judged(model, before):
         old = int(records.judged_old[rows].sum())
         lines.append(
@@ -71,6 +81,40 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
             f"({100 * right / len(given):.1f} %) are what was settled on."
         )
     return lines
+
+
+def class_lines(model: Model) -> list[str]:
+    """-> classes that have not really come, that nothing settles on, and that no sample tells apart; by name."""
+    records, n = model.records, len(model.names)
+    settled = np.bincount(records.label, minlength=n)
+    candidate, (ambiguous, chance) = np.bincount(records.codes, minlength=n), records.ambiguous(n)
+    lines = []
+    if few := [c for c in np.flatnonzero(~model.known) if settled[c] and settled[c] < model.min_class_samples]:
+        names = ", ".join(model.names[c] for c in few)
+        lines.append(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {names}.")
+    rare = np.flatnonzero(~model.known & (settled >= model.min_class_samples))
+    if told := [f"{model.names[c]} ({ambiguous[c]:,}, by chance {chance[c]:,.0f})" for c in rare]:
+        lines.append(f"Not yet known, since random candidates would be it more often: {', '.join(told)}.")
+    gone = np.flatnonzero((settled == 0) & (candidate > 0))
+    if told := [f"{model.names[c]} ({candidate[c]:,})" for c in gone[np.argsort(-candidate[gone], kind="stable")]]:
+        lines.append(f"A candidate (so many times), never settled on, and so never predicted: {', '.join(told)}.")
+    for group in model.twins():
+        lines.append(f"Always candidates together, so that no sample tells them apart: {', '.join(group)}.")
+    return lines
+
+
+def evidence_lines(model: Model) -> list[str]:
+    """-> what the classifier's choice and the certainty of labels rest on."""
+    if (found := model.stacking()) is None:
+        return []
+    counts = np.histogram(1 - model.records.confidence, [0, *(1 - low for _, low in BANDS[:3]), 1 + 1e-6])[0]
+    words = [f"{n:,} {name.partition(' ')[0]}" for n, (name, _) in zip(counts.tolist(), BANDS, strict=True)]
+    return [
+        f"Classified by {found.used}: -log of the probability of held-out candidate sets is {found.head:.3f} by the "
+        f"linear head, {found.prototypes:.3f} by prototypes, {found.chosen:.3f} as it is used.",
+        f"Labels of all samples: {', '.join(words)}; "
+        f"{(1 - model.records.confidence).sum():,.0f} are expected to be wrong.",
+    ]
 
 
 def _was_judged(model: Model, before: Model) -> bool:
@@ -87,6 +131,9 @@ def kept_lines(model: Model, folder: Path) -> list[str]:
     kept, seen = int(model.records.in_memory.sum()), len(model.records)
     what = "images" if model.kind == "images" else "samples with all their features"
     samples = f"{kept:,} {what}, of {seen:,} seen, to go on learning" if kept else f"none of the {seen:,} samples seen"
+    memory = model.config.part("memory")
+    if memory.kind != "none":
+        samples += f" (there is room for {memory.settings.size:,}; --memory sets another number)"
     return [f"The model is in {folder}. It keeps {samples}; and of every one its id, candidates, label and file name."]
 
 

@@ -107,6 +107,15 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 setattr(module.get_submodule(owner), leaf, tensor.to(current.device, copy=True))
 
 
+def between_tasks(module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
+    """-> the tensors, but for those that count within a task only (`Component.passing`): of these what the module has
+    now. So a part may have them in one task, by its settings, and not in the next."""
+    parts = module.named_modules()
+    passing = {f"{name}.{leaf}" for name, part in parts for leaf in getattr(part, "passing", ())}
+    own = {name: tensor for name, tensor in module.state_dict().items() if name in passing}
+    return {name: tensor for name, tensor in tensors.items() if name not in passing} | own
+
+
 def part_of(parts: Iterable[object], kind: type[T]) -> T | None:
     """-> the one part of a kind, or None."""
     return next((part for part in parts if isinstance(part, kind)), None)

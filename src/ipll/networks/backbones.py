@@ -21,11 +21,11 @@ class Backbone(nn.Module):
     dim: int
 
 
-BACKBONES: Registry[Callable[[int], Backbone]] = Registry("backbone")
+BACKBONES: Registry[Callable[..., Backbone]] = Registry("backbone")
 
 
-def build_backbone(name: str, channels: int, generator: torch.Generator) -> Backbone:
-    """A fresh backbone on the CPU whose weights depend on `generator` alone.
+def build_backbone(name: str, channels: int, generator: torch.Generator, *several: int | str) -> Backbone:
+    """A fresh backbone on the CPU whose weights depend on `generator` alone; `several`: members, width, inputs.
 
     The factories of layers draw from the global generator. It is seeded from `generator` while the backbone is built
     and put back afterwards, so a backbone that is added from outside is reproducible without knowing of this.
@@ -34,7 +34,7 @@ def build_backbone(name: str, channels: int, generator: torch.Generator) -> Back
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return factory(channels)
+        return factory(channels, *several)
 
 
 def conv3x3(fan_in: int, fan_out: int, stride: int = 1) -> nn.Conv2d:

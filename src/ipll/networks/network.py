@@ -12,11 +12,13 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ipll.engine.compiler import compile_module
+from ipll.errors import ConfigError
 from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
 from ipll.networks.norm import Norm, can_fuse
 from ipll.networks.pretrained import load_weights, pin
+from ipll.networks.wide_deep import WIDE_DEEP
 from ipll.rng import key, torch_generator
-from ipll.settings import Section, setting
+from ipll.settings import Section, check, setting
 
 MASKED = -1e4  # the logit of a class that is not born yet: finite, so that 0 * log-probability stays 0
 
@@ -36,9 +38,31 @@ class ModelConfig(Section, name="model"):
     weights: str = setting("", "pretrained backbone: a file, 'torchvision:NAME' or 'timm:NAME'; empty: random weights")
     weights_sha256: str = setting("", "SHA-256 of that file, filled in when a run is made; another file is refused")
     expects_weights: bool = setting(False, "the published numbers need pretrained weights: say so where there are none")
+    members: int = setting(1, "networks side by side, whose mean prediction counts (backbone 'wide-deep')", least=1)
+    folds: int = setting(
+        0, "cross-fitting: member m does not learn from fold m of the samples; 0: all learn from all", least=0
+    )
+    inputs: str = setting(
+        "z-scores",
+        "what becomes of features: 'z-scores', or 'quantiles': each one normal by its ranks ('wide-deep')",
+        choices=("z-scores", "quantiles"),
+    )
+    width: int = setting(256, "hidden units of each member (backbone 'wide-deep')", least=1)
     head: str = setting("linear", "'linear', or 'cosine': both sides normalised, no bias", choices=lambda: HEADS)
     new_rows: str = setting("random", "a new class's row of the head: 'random' or 'zero'", choices=("random", "zero"))
     projection: int = setting(128, "width of the projection head, for methods that have one", "paper", least=1)
+
+    def check_members(self) -> None:
+        """Raises where the backbone has no such members or inputs. By the whole configuration: a method may set some
+        of these and the data others."""
+        if self.inputs == "quantiles" and self.backbone != WIDE_DEEP:
+            raise ConfigError("model.inputs=quantiles needs model.backbone=wide-deep: others take z-scores.")
+        if self.members > 1 and not (self.backbone == WIDE_DEEP and self.head == "linear"):
+            raise ConfigError(
+                f"model.members={self.members} needs model.backbone=wide-deep and model.head=linear: others have one."
+            )
+        must = f"be 0, or at least 2 and at most model.members ({self.members})"
+        check(self.folds == 0 or 2 <= self.folds <= self.members, "model.folds", must, self.folds)
 
     def pinned(self) -> ModelConfig:
         """-> the same settings with the absolute path of the file of weights and its SHA-256."""
@@ -57,7 +81,8 @@ class ModelConfig(Section, name="model"):
 
 def make_backbone(config: ModelConfig, channels: int, seed: int, *, pretrained: bool = True) -> Backbone:
     """-> a backbone with random weights, or, where `pretrained`, with those that the settings name."""
-    backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"))
+    several = (config.members, config.width, config.inputs) if config.backbone == WIDE_DEEP else ()
+    backbone = build_backbone(config.backbone, channels, torch_generator(seed, "backbone"), *several)
     if pretrained and config.weights:
         load_weights(backbone, config.weights, config.weights_sha256)
     return backbone
@@ -106,7 +131,39 @@ class CosineHead(LinearHead):
         return torch.where(self.born, self.SCALE * cosines, MASKED)
 
 
+class MembersHead(LinearHead):
+    """A linear head for each member of WideDeep; a row of `weight` holds a class's weights in all of them.
+
+    What it says of a class is the mean over the members of the log of its probability.
+    """
+
+    def __init__(self, channels: int, members: int, width: int, capacity: int) -> None:
+        super().__init__(members * (channels + width), capacity)
+        self.channels, self.members, self.width = channels, members, width
+
+    def each(self, features: Tensor) -> Tensor:
+        """-> the logits of each member [n, members, capacity]."""
+        n, capacity, members = len(features), len(self.weight), self.members
+        x, hidden = features[:, : self.channels], features[:, self.channels :]
+        wide, deep = self.weight[:, : members * self.channels], self.weight[:, members * self.channels :]
+        straight = F.linear(x, wide.reshape(capacity * members, self.channels)).view(n, capacity, members)
+        by_member = hidden.view(n, members, self.width).transpose(0, 1)
+        weights = (deep * members**0.5).view(capacity, members, self.width).permute(1, 2, 0)
+        logits = torch.bmm(by_member, weights).transpose(0, 1) + straight.transpose(1, 2) + self.bias
+        return torch.where(self.born, logits, MASKED)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.where(self.born, self.each(features).float().log_softmax(dim=2).mean(dim=1), MASKED)
+
+
 HEADS: dict[str, type[LinearHead]] = {"linear": LinearHead, "cosine": CosineHead}
+
+
+def make_head(config: ModelConfig, dim: int, channels: int, capacity: int) -> LinearHead:
+    """-> the head over features [n, dim], with a part for each of several members."""
+    if config.members == 1:
+        return HEADS[config.head](dim, capacity)
+    return MembersHead(channels, config.members, config.width, capacity)
 
 
 class Network(nn.Module):
@@ -131,7 +188,7 @@ class Network(nn.Module):
         backbone = make_backbone(config, channels, seed, pretrained=pretrained)
         self.backbone: nn.Module = backbone
         self.dim, self.takes, self.slow_on_cpu = int(backbone.dim), backbone.takes, backbone.slow_on_cpu
-        self.head = HEADS[config.head](self.dim, capacity)
+        self.head = make_head(config, self.dim, channels, capacity)
         self.projection = _projection(self.dim, config.projection, seed) if project else None
         self.width = config.projection if project else 0  # of the embedding
 

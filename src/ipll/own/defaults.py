@@ -18,13 +18,19 @@ KEEP = {False: 48, True: 96}  # pixels: up to here images keep their size, on a 
 LARGEST = {False: 48, True: 128, "weights": 224}  # larger images become this: on a CPU, on a GPU, with trained weights
 DIGITS = 32  # grey images up to here are taken for digits, letters and the like
 MANY = 5_000  # samples from which a full ResNet-18 pays on a GPU
-KEPT = {"images": (1_000, 20), "features": (2_000, 40)}  # samples of a memory: so many, or so many of each class
-STEPS, STEPS_SLOW = 1_200, 500  # of training in one update, where epochs are within their bounds; of images on a CPU
+KEPT = (1_000, 20)  # images of a memory: so many, or so many of each class
+BUDGET = 64 * 2**20  # bytes of a memory of features: rows are small, and what is kept is not forgotten
+METHODS = {"images": "pgdr", "features": "pgdr/tables"}  # where none is named
+AUTO = "auto"
+# Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
+# what they cost grows.
+MEMBERS = ((20_000, (10, 5, 128)), (100_000, (4, 4, 128)), (math.inf, (2, 2, 64)))
+# Steps of training in one update, where epochs are within their bounds; of images on a CPU; of features.
+STEPS, STEPS_SLOW, STEPS_FEATURES = 1_200, 500, 1_600
 EPOCHS = (10, 100)
-# Learning rate for each sample of a batch, and the highest. For features four times that can diverge. The thin ResNet
-# that learnt 600 small photographs of 5 classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1
-# (results/own/photographs.json).
-RATES = {"images": (0.001, 0.1), "features": (0.0003, 0.05)}
+# Learning rate for each sample of a batch, and the highest. The thin ResNet that learnt 600 small photographs of 5
+# classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1 (results/own/photographs.json).
+RATES = {"images": (0.001, 0.1), "features": (0.0008, 0.1)}
 TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
 LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
 
@@ -36,12 +42,13 @@ class Facts(NamedTuple):
     samples: int  # to train on in this update, the memory's among them
     classes: int  # of all by now
     side: int  # of the images, as they come
-    channels: int
+    channels: int  # of the images; or how many features
     gpu: bool
 
     @classmethod
     def of(cls, samples: Samples, classes: int, device: torch.device, kept: int = 0) -> Facts:
-        side, channels = (0, 0) if samples.images is None else (samples.images.side, samples.images.channels)
+        images, features = samples.images, len(samples.feature_names)
+        side, channels = (0, features) if images is None else (images.side, images.channels)
         return cls(kind_of(samples), len(samples) + kept, classes, side, channels, device.type == "cuda")
 
 
@@ -56,7 +63,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     for key in given:
         if key in ("data.source", "data.validation") or key.startswith("stream."):
             raise ConfigError(f"unknown setting '{key}' for a model of your own data: it is for benchmarks. Remove it.")
-    chosen = _features() if facts.kind == "features" else _images(facts, given)
+    chosen = _features(facts) if facts.kind == "features" else _images(facts, given)
     each = _each_update(facts, given, _count(given, "train.epochs", 0))
     return tuple(choice for choice in (*chosen, *each) if choice.setting not in given)
 
@@ -78,6 +85,12 @@ def configure(method: str, seed: int, choices: tuple[Choice, ...], given: Mappin
     return resolve(OWN, method, seed=seed, overrides=given, base=base)
 
 
+def in_force(choices: tuple[Choice, ...], config: Config) -> tuple[Choice, ...]:
+    """-> the choices without those over which the method has its own word."""
+    values = config.to_table()
+    return tuple(c for c in choices if values[c.setting.partition(".")[0]].get(c.setting.partition(".")[2]) == c.value)
+
+
 def reconfigure(config: Config, choices: tuple[Choice, ...]) -> Config:
     """-> the configuration with some settings chosen anew."""
     values = config.to_table()
@@ -87,10 +100,15 @@ def reconfigure(config: Config, choices: tuple[Choice, ...]) -> Config:
     return Config.from_table(values)
 
 
-def _features() -> Iterator[Choice]:
-    yield Choice("model.backbone", "mlp", "the samples are features")
+def _features(facts: Facts) -> Iterator[Choice]:
+    members, folds, width = next(sizes for most, sizes in MEMBERS if facts.samples <= most)
+    yield Choice("model.backbone", "wide-deep", "features: a linear path beside a hidden layer does not memorise them")
+    yield Choice("model.members", members, f"networks side by side, for {facts.samples:,} samples")
+    yield Choice("model.folds", folds, "each of them leaves out a fold, on which all that is said of certainty rests")
+    yield Choice("model.width", width, "hidden units of each")
     yield Choice("augment.weak", "identity", "features are learnt from as they are")
     yield Choice("augment.strong", "noise", "and with noise and drop-out, in units of each feature's spread")
+    yield Choice("augment.drop", 0.3, "of a sample's features, for its other view")
     yield Choice("train.threads", 1, TOO_SMALL)
 
 
@@ -126,7 +144,9 @@ def _images(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
 def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterator[Choice]:
     """`epochs` are those of the update where they are given; 0: they are chosen."""
     n, features = facts.samples, facts.kind == "features"
-    batch = min(max(2 ** round(math.log2(n / 20)), 32), 256 if features else 128)
+    batch = min(max(2 ** round(math.log2(n / 20)), 32), 128)
+    if features:
+        batch = min(max(2 ** round(math.log2(n / 8)), 32), max(128, min(1024, 2 ** round(math.log2(n / 150)))))
     yield Choice("train.batch_size", batch, f"for {n:,} samples")
     batch = _count(given, "train.batch_size", batch)
     if given.get("model.weights"):
@@ -139,11 +159,18 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
     low, high = EPOCHS
     slow = not features and not facts.gpu and facts.side > SMALL
     if not epochs:
-        epochs = min(max(round((STEPS_SLOW if slow else STEPS) / per_epoch), low), high)
+        steps = STEPS_FEATURES if features else STEPS_SLOW if slow else STEPS
+        epochs = min(max(round(steps / per_epoch), low), high)
         yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
-    fewest, per_class = KEPT[facts.kind]
-    size = max(fewest, per_class * facts.classes)
-    yield Choice("memory.size", size, f"samples to be kept: room for {size // max(facts.classes, 1):,} of each class")
+    if features:
+        columns = 2 ** math.ceil(math.log2(max(facts.classes, 8)))
+        size = BUDGET // (4 * facts.channels + 5 * columns + 16)
+        yield Choice("memory.size", size, f"rows to be kept: as many as {BUDGET // 2**20} MB hold")
+    else:
+        fewest, per_class = KEPT
+        size = max(fewest, per_class * facts.classes)
+        why = f"samples to be kept: room for {size // max(facts.classes, 1):,} of each class"
+        yield Choice("memory.size", size, why)
     if facts.gpu:
         steps = per_epoch * epochs
         for key, least in LONG.items():

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,19 @@ from ipll.benchmark.run import enough_memory
 from ipll.config import Config, check_plugins
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
-from ipll.engine.state import LearnerState
+from ipll.engine.state import MEMORY, LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
-from ipll.own.defaults import Choice, Facts, choose, choose_again, configure, reconfigure
+from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.facts import check_folder
-from ipll.own.inputs import array_of, blocks, kind_of, matched, statistics
+from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
 from ipll.own.training import Outcome, predict_block, train
+from ipll.own.trials import try_settings
 from ipll.plugins import load_plugins
 from ipll.progress import Listener, Silent
 from ipll.settings import check
@@ -38,6 +39,15 @@ from ipll.settings import check
 SEQUENCES = ("names", "shape", "feature_names", "mean", "std")  # fields that stand in model.json as they are
 PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far")
 SMALLEST = 8  # columns of a new model's head; they double when classes outgrow them
+
+
+class Stacking(NamedTuple):
+    """What classifies, and the mean over held-out samples of -log of the probability of their candidate sets."""
+
+    used: str  # 'the linear head', 'prototypes' or 'both'
+    head: float
+    prototypes: float
+    chosen: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +79,20 @@ class Model:
 
     @classmethod
     def fit(
-        cls, samples: Samples, *, method: str = "pgdr", seed: int = 0, device: str = "auto",
+        cls, samples: Samples, *, method: str = AUTO, seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
         reporter: Listener | None = None, pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> a new model of these samples.
 
+        `method` 'auto' is PGDR, for features with what tables need ('pgdr/tables').
         `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
         `pending` is a folder for checkpoints: where training is stopped, the same call goes on with it.
         """
         check(min_class_samples >= 1, "min_class_samples", "be at least 1", min_class_samples)
         load_plugins()
         given, where = dict(settings or {}), find_device(device)
+        method = METHODS[kind_of(samples)] if method == AUTO else method
         chosen = choose(Facts.of(samples, len(samples.names), where), given)
         config = configure(method, seed, chosen, given)
         if message := _too_small(config, len(samples.names)):
@@ -90,11 +102,14 @@ class Model:
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
         array = array_of(samples)
         mean, std = statistics(array)
+        if config.model.folds:
+            tried = try_settings(config, array, samples.candidates, mean, std, where, given, first=True)
+            chosen, config = (*chosen, *tried), reconfigure(config, tried)
         new = cls(
             names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
-            mean=mean, std=std, given=given, chosen=chosen, min_class_samples=min_class_samples, tensors={},
-            centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(), updates=0,
-            temperature=1.0, far=0.0,
+            mean=mean, std=std, given=given, chosen=in_force(chosen, config), min_class_samples=min_class_samples,
+            tensors={}, centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(),
+            updates=0, temperature=1.0, far=0.0,
         )  # fmt: skip
         return new._learn(samples, where, reporter, pending)
 
@@ -111,10 +126,24 @@ class Model:
         facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()))
         chosen = choose_again(self.config, facts, self.given)
         config = reconfigure(self.config, chosen)
+        if config.model.folds:
+            rows = self._with_memory(samples)
+            tried = try_settings(config, *rows, self.mean, self.std, where, self.given, first=False)
+            chosen, config = (*chosen, *tried), reconfigure(config, tried)
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         latest = {choice.setting: choice for choice in (*self.chosen, *chosen)}
         return replace(self, config=config, chosen=tuple(latest.values()))._learn(samples, where, reporter, pending)
+
+    def _with_memory(self, samples: Samples) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """-> these samples and those of the memory, and their candidates in the columns of all classes."""
+        names, kept = self._names_with(samples), self.tensors[f"{MEMORY}candidates"].numpy()
+        before = np.zeros((len(kept), len(names)), np.bool_)
+        before[:, : len(self.names)] = kept[:, : len(self.names)]
+        own, array = _spread(samples.candidates, samples.names, names), array_of(samples)
+        if not len(kept):
+            return array, own
+        return np.concatenate([array, self.tensors[f"{MEMORY}samples"].numpy()]), np.concatenate([own, before])
 
     def _names_with(self, samples: Samples) -> tuple[str, ...]:
         """-> the model's classes, then those that these samples bring as a candidate."""
@@ -156,7 +185,7 @@ class Model:
                 key = key_of(self.config, self.tensors, task, records)
                 pending = Pending(Path(folder), key)
             outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent(), pending)
-        counts = np.bincount(outcome.records.label, minlength=len(names))
+        arrived = outcome.records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
         return replace(
             self,
@@ -164,7 +193,7 @@ class Model:
             tensors=outcome.tensors,
             centres=outcome.centres,
             capacity=capacity,
-            known=known | (placed & (counts >= self.min_class_samples)),
+            known=known | (placed & arrived),
             records=outcome.records,
             updates=self.updates + 1,
             temperature=outcome.temperature,
@@ -201,6 +230,19 @@ class Model:
     def choices(self) -> list[tuple[str, Any, str]]:
         """-> (setting, value, why) of all settings that were chosen from the data, as they were in the last update."""
         return [(choice.setting, choice.value, choice.why) for choice in self.chosen]
+
+    def twins(self) -> list[list[str]]:
+        """-> groups of classes, by name, that are candidates of the very same samples: nothing tells them apart."""
+        groups = self.records.twins(len(self.names))
+        return [[self.names[c] for c in group] for group in groups]
+
+    def stacking(self) -> Stacking | None:
+        """-> how the classifier was chosen by held-out candidate sets; None where it was not."""
+        losses, weights = (self.tensors.get(f"module.classifier.{name}") for name in ("likelihood", "weights_"))
+        if losses is None or weights is None or bool(losses.isnan().any()):
+            return None
+        used = {(True, False): "the linear head", (False, True): "prototypes"}
+        return Stacking(used.get(tuple((weights > 0).tolist()), "both"), *losses.tolist())
 
     def save(self, path: str | Path) -> None:
         """Writes the model folder. A model that is there is replaced, and stays as it is where this fails."""

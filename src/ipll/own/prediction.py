@@ -62,7 +62,13 @@ def class_scores(learner: Learner, features: Tensor, logits: Tensor) -> Tensor:
     prototypes, classifier = part_of(learner.ctx.parts, Prototypes), learner.classifier
     if prototypes is not None and type(classifier) is PrototypeClassifier and classifier.settings.metric == "euclidean":
         return -prototypes.distances(features).square()
-    scores = classifier.scores(features, logits)
+    return allowed(learner, classifier.scores(features, logits))
+
+
+def allowed(learner: Learner, scores: Tensor) -> Tensor:
+    """-> scores [n, capacity], -inf for classes not to be predicted: where a method has prototypes, those without."""
+    prototypes = part_of(learner.ctx.parts, Prototypes)
+    scores = scores.masked_fill(~learner.ctx.network.head.born, -torch.inf)
     return scores if prototypes is None else scores.masked_fill(~prototypes.known, -torch.inf)
 
 

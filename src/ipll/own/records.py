@@ -106,6 +106,37 @@ class Records:
             changed_epoch=_put(self.changed_epoch, changed, epoch),
         )
 
+    def ambiguous(self, classes: int) -> tuple[Ints, Floats]:
+        """-> how many samples with several candidates settled on each class [classes], and how many would have if each
+        had taken one of its candidates at random."""
+        sizes = np.diff(self.offsets)
+        open_ = sizes > 1
+        weights = np.where(open_, 1 / np.maximum(sizes, 1), 0)
+        settled = np.bincount(self.label[open_], minlength=classes)
+        return settled, np.bincount(self.codes, np.repeat(weights, sizes), classes).astype(np.float32)
+
+    def twins(self, classes: int) -> list[list[int]]:
+        """-> groups of two or more classes that are candidates of exactly the same samples."""
+        marks = np.random.default_rng(0).integers(2**63, size=len(self), dtype=np.uint64)
+        sums = np.zeros(classes, np.uint64)
+        np.add.at(sums, self.codes, np.repeat(marks, np.diff(self.offsets)))
+        groups: dict[int, list[int]] = {}
+        for c in np.unique(self.codes).tolist():
+            groups.setdefault(int(sums[c]), []).append(c)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def arrived(self, classes: int, least: int) -> Bools:
+        """-> which classes have really come [classes]: `least` samples settled on them, and as many with one candidate,
+        or of the others no fewer than by chance. A class that is only ever a false candidate gets fewer."""
+        counts = np.bincount(self.label, minlength=classes)
+        settled, chance = self.ambiguous(classes)
+        found: Bools = (counts >= least) & ((counts - settled >= least) | (settled >= np.floor(chance)))
+        return found
+
+    def assured(self, rows: Ints, confidence: Floats) -> Records:
+        """-> the records with how sure the labels of these rows are, as it was judged at the end."""
+        return replace(self, confidence=_put(self.confidence, rows, confidence))
+
     def finished(self, judged: Ints, memory: Ints) -> Records:
         """-> the records at the end of an update; rows judged old in it, and rows that the memory keeps."""
         return replace(

@@ -13,6 +13,7 @@ from ipll.data.stream import Task
 from ipll.driver import Clock, drive, stop_requests
 from ipll.engine.state import part_of
 from ipll.learner import Learner, Position
+from ipll.own.certainty import held_out_certainty
 from ipll.own.inputs import Array
 from ipll.own.pending import Pending
 from ipll.own.prediction import class_scores, fit_temperature
@@ -83,12 +84,16 @@ class Update:
         records = settle(learner, self.records, self.number, learner.ctx.epochs)
         records = records.finished(self.ids[_array(pool.judged_old)], _array(learner.memory.ids))
         found = _centres(learner, records, self.centres, self.seen)
+        rows = _array(pool.ids)
+        sure = held_out_certainty(learner, torch.from_numpy(records.label[rows]).to(pool.ids.device))
+        if sure is not None:
+            records = records.assured(rows, _array(sure.confidence))
         self.outcome = Outcome(
             tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
             centres=found.cpu(),
             records=records,
-            temperature=_temperature(learner),
-            far=float(torch.quantile(_nearest(learner, found), FAR)),
+            temperature=_temperature(learner) if sure is None else sure.temperature,
+            far=float(torch.quantile(_nearest(learner, found), FAR)) if sure is None else sure.far,
         )
         return {"task": learner.ctx.task, "seen_classes": self.seen}
 

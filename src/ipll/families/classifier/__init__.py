@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ipll.component import FAMILIES, Component
+from ipll.families.side_by_side import Evidence
 
-MEMBERS = ("prototypes", "exemplar_means")
+MEMBERS = ("prototypes", "exemplar_means", "stacked")
 
 
 class Classifier(Component):
@@ -16,6 +17,10 @@ class Classifier(Component):
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         """features [n, dim], corrected logits [n, capacity] -> [n, capacity]; -inf for classes not to be chosen."""
         raise NotImplementedError
+
+    def by_evidence(self, seen: Evidence) -> Tensor:
+        """-> the scores that held-out samples [n, capacity] would have."""
+        return seen.linear
 
 
 @FAMILIES["classifier"].register("linear")

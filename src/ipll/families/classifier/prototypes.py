@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES
 from ipll.families.classifier import Classifier
+from ipll.families.side_by_side import Evidence
 from ipll.settings import Section, setting
 
 
@@ -31,3 +32,6 @@ class PrototypeClassifier(Classifier):
             return -prototypes.distances(features)
         cosines = F.normalize(features, dim=1) @ F.normalize(prototypes.mu, dim=1).T
         return cosines.masked_fill(~prototypes.known, -torch.inf)
+
+    def by_evidence(self, seen: Evidence) -> Tensor:
+        return seen.nearness

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ipll.component import FAMILIES, Batch, Context, predict_within
+from ipll.component import FAMILIES, Batch, Context, predict_within, uniform_over
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.disambiguation.robust import Misses
 from ipll.networks.network import Output
 from ipll.settings import Section, setting
 
 RAREST = 1e-6  # share of a class that no target has any weight on
+LEAST = 1e-3  # samples of a class that a prior finds, at least
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class MomentumSettings(Section, name="disambiguation"):
     )
     beta_end: float = setting(0.6, "and in its last; linear in between", "paper", within=(0, 1))
     soft: bool = setting(False, "z of Eq. 6 is the prediction within S_i, instead of its largest entry alone")
+    warm_up: float = setting(
+        0.0, "share of a task's epochs in which pseudo-labels stay as they started", least=0, below=1
+    )
     memory_targets: str = setting("update", "pseudo-labels of memory samples", choices=("update", "freeze"))
 
 
@@ -39,8 +43,9 @@ class MomentumLabels(Disambiguation):
         self.register_buffer("beta", torch.zeros((), device=ctx.device))
 
     def begin_epoch(self) -> None:
-        done = self.ctx.epoch / max(self.ctx.epochs - 1, 1)
-        self.beta.fill_(self.settings.beta_start + done * (self.settings.beta_end - self.settings.beta_start))
+        settings, done = self.settings, self.ctx.epoch / max(self.ctx.epochs - 1, 1)
+        warm = self.ctx.epoch < settings.warm_up * self.ctx.epochs
+        self.beta.fill_(1.0 if warm else settings.beta_start + done * (settings.beta_end - settings.beta_start))
 
     def scores(self, out: Output) -> Tensor:
         """-> [n, capacity]; z is the candidate with the highest score."""
@@ -66,6 +71,12 @@ class PgdrSettings(MomentumSettings):
     adjust: float = setting(
         0.0, "tau; logits gain tau * log(share of their class in the targets) in training; 0: as in the paper", least=0
     )
+    prior: float = setting(
+        0.0,
+        "kappa: a class is expected to have kappa times as many samples as by random candidates, besides those that it "
+        "has; 0: no such prior, as in the paper",
+        least=0,
+    )
     miss_rate: float = setting(
         0.0, "m: expected share of samples whose true label is no candidate; 0: as in the paper", least=0, below=0.5
     )
@@ -82,16 +93,24 @@ class Pgdr(MomentumLabels):
     Eq. 6, cross-entropy and consistency see logits + tau log pi, pi the classes' share of the targets at the start of
     the epoch, memory included; distillation and tests see the logits as they are.
 
+    With `prior` (ours), classes that are often candidates and never settled on do not vanish. n_c is a class's share of
+    the targets, r_c what it would have if each sample took a random candidate; as under a Dirichlet prior the class is
+    expected to have n_c + kappa r_c of (1 + kappa) n, and z of Eq. 6 sees logits + log of that over n_c.
+
     With `miss_rate` (ours), the sets of samples whose true label seems to have been missed grow: see robust.py.
     """
 
     Settings = PgdrSettings
     needs = frozenset({"separation", "prototypes"})
+    passing = ("lift",)
     log_prior: Tensor  # [capacity], tau log pi
+    lift: Tensor  # [capacity], log of expected over present share; with a prior only
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)
         self.register_buffer("log_prior", torch.zeros(ctx.capacity, device=ctx.device))
+        if self.settings.prior:
+            self.register_buffer("lift", torch.zeros(ctx.capacity, device=ctx.device))
         self.misses = Misses(ctx, self.settings.miss_rate) if self.settings.miss_rate else None
 
     def begin_task(self) -> None:
@@ -128,6 +147,11 @@ class Pgdr(MomentumLabels):
             pool = self.ctx.pool
             mass = (pool.p * ~pool.held_out[:, None]).sum(dim=0)
             self.log_prior.copy_(self.settings.adjust * (mass / mass.sum()).clamp_min(RAREST).log())
+        if kappa := self.settings.prior:
+            pool = self.ctx.pool
+            present, chance = pool.p.sum(dim=0), uniform_over(pool.candidates).sum(dim=0)
+            expected = (present + kappa * chance) / (1 + kappa)
+            self.lift.copy_(torch.where(chance > 0, (expected / present.clamp_min(LEAST)).log(), 0))
 
     def first_sets(self) -> Tensor:
         ctx, candidates = self.ctx, super().first_sets()
@@ -144,7 +168,8 @@ class Pgdr(MomentumLabels):
         return torch.where(sets.any(dim=1, keepdim=True), sets, candidates)
 
     def scores(self, out: Output) -> Tensor:
-        return out.logits + self.log_prior if self.settings.adjust else out.logits
+        scores = out.logits + self.log_prior if self.settings.adjust else out.logits
+        return scores + self.lift if self.settings.prior else scores
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         if self.settings.adjust:

@@ -16,7 +16,7 @@ from ipll.pages.drawings import share_bars
 from ipll.pages.page import NONE, Row, render_page
 
 DOUBTFUL = 0.8  # a sample is settled if its label has at least this weight
-BANDS = {"sure": "95 % and more", "fair": "80 to 95 %", "weak": "50 to 80 %", "poor": "under 50 %"}
+BANDS = {"sure": "95 % and more", "likely": "80 to 95 %", "doubtful": "50 to 80 %", "poor": "under 50 %"}
 EDGES = (0.95, DOUBTFUL, 0.5)
 LIMIT = f"{100 * DOUBTFUL:.0f} %"
 BARS = 20  # at most, in a drawing; the numbers below it are complete

@@ -1,0 +1,117 @@
+"""Members: networks side by side within one, each learning by itself; and what they say of samples they never saw."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ipll.component import Batch, Component, Context, predict_within
+from ipll.networks.network import MembersHead, ModelConfig, Output
+from ipll.networks.wide_deep import WideDeep
+
+BLOCK = 8192  # samples whose logits, of all members, are held at a time
+ENOUGH = 10_000  # samples that quantiles are taken of
+
+
+def beside(model: ModelConfig) -> tuple[Component, ...]:
+    """-> the parts that a network brings with it, whatever the method."""
+    quantiles = (Quantiles(None),) if model.inputs == "quantiles" else ()
+    return (*quantiles, Members(model.members, model.folds)) if model.members > 1 else quantiles
+
+
+class Quantiles(Component):
+    """Takes the quantiles of the first task's features, by which the network sees all that come."""
+
+    def begin_task(self) -> None:
+        ctx = self.ctx
+        if ctx.task:
+            return
+        backbone, pool = ctx.network.backbone, ctx.pool
+        assert isinstance(backbone, WideDeep)
+        order = torch.randperm(pool.incoming, generator=ctx.generator("quantiles"), device=ctx.device)
+        backbone.take_quantiles(ctx.views.plain(pool.samples[order[:ENOUGH]].to(ctx.device)))
+
+
+class Members(Component):
+    """Joins any method where `model.members` are several: targets are moved by their mean prediction, and each learns
+    them with a loss of its own, so that they differ as much as their random weights make them.
+
+    Cross-fitting: with `model.folds` the samples are dealt into folds, by their ids alone, and member m does not learn
+    from fold m. What it says of them is evidence that no memorised target has a part in.
+    """
+
+    def __init__(self, members: int, folds: int) -> None:
+        super().__init__(None)
+        self.members, self.folds = members, folds
+
+    def fold(self, ids: Tensor) -> Tensor:
+        """-> the fold of each sample [n]. Multiples of the golden ratio deal neighbours to different folds."""
+        return ((ids * 0x9E3779B1) % 2**32 * self.folds) >> 32
+
+    def unseen(self, ids: Tensor) -> Tensor:
+        """-> which members do not learn from each sample [n, members] bool."""
+        if not self.folds:
+            return torch.zeros(len(ids), self.members, dtype=torch.bool, device=ids.device)
+        own = torch.arange(self.members, device=ids.device) % self.folds
+        return self.fold(ids)[:, None] == own
+
+    def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
+        """Losses see each member's logits as a row of its own, [n * members, capacity], with the sample's target; of a
+        member that does not learn from it, with an empty one. Summed over members, so that none learns slower."""
+        head = self.ctx.phase.network.head
+        assert isinstance(head, MembersHead)
+        shaped = {name: view._replace(shaped=head.each(view.features).flatten(0, 1)) for name, view in out.items()}
+        learns = ~self.unseen(self.ctx.pool.ids[batch.rows])
+        each = targets[:, None] * (learns * self.members)[:, :, None]
+        return shaped, each.flatten(0, 1)
+
+    def weights(self) -> dict[str, float]:
+        """Distillation asks all members at once, for their mean: each would get its share of the gradient only."""
+        return {"kd": float(self.members)}
+
+
+class Evidence(NamedTuple):
+    """What samples [n] look like to members that did not learn from them."""
+
+    linear: Tensor  # [n, capacity]: log-probabilities by the heads
+    nearness: Tensor  # [n, capacity]: minus the squared distance to the mean of each class's other samples
+
+
+@torch.no_grad()
+def evidence(ctx: Context, members: Members) -> Evidence:
+    """-> of every sample of the pool, by its features now and the soft targets."""
+    features, fold = ctx.pool_features(), members.fold(ctx.pool.ids)
+    labels = predict_within(ctx.pool.p, ctx.pool.candidates)
+    head = ctx.network.head
+    assert isinstance(head, MembersHead)
+    linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
+    sums, counts = _class_sums(features, labels, ctx.capacity)
+    for k in range(members.folds):
+        own = torch.arange(k, members.members, members.folds, device=fold.device)
+        units = (own[:, None] * head.width + torch.arange(head.width, device=fold.device)).flatten() + head.channels
+        columns = torch.cat([torch.arange(head.channels, device=fold.device), units])
+        scale = features.new_ones(len(columns))
+        scale[head.channels :] = (members.members / len(own)) ** 0.5
+        rows = (fold == k).nonzero()[:, 0]
+        mine, several = _class_sums(features[rows], labels[rows], ctx.capacity)
+        others = counts - several
+        means = (sums - mine)[:, columns] / others.clamp_min(1)[:, None] * scale
+        for block in torch.split(rows, BLOCK):
+            ctx.check_stop()
+            here = features[block]
+            linear[block] = head.each(here)[:, own].float().log_softmax(dim=2).mean(dim=1)
+            near = -torch.cdist(here[:, columns] * scale, means).square()
+            farthest = near.masked_fill(others == 0, 0).amin(dim=1, keepdim=True)
+            nearness[block] = torch.where(others > 0, near, farthest)
+    return Evidence(ctx.correct(linear), nearness)
+
+
+def _class_sums(features: Tensor, labels: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    """-> the sum of features over each class [capacity, dim], and its samples' count [capacity]."""
+    sums = features.new_zeros(capacity, features.shape[1])
+    for block, named in zip(torch.split(features, BLOCK), torch.split(labels, BLOCK), strict=True):
+        sums += F.one_hot(named, capacity).to(features.dtype).T @ block
+    return sums, labels.bincount(minlength=capacity)

@@ -1,0 +1,178 @@
+"""Tables of features: members side by side, judged by what they say of samples that they did not learn from."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from ipll.families.classifier.stacked import set_losses, set_temperature
+from ipll.families.side_by_side import Members
+from ipll.networks.network import MembersHead
+from ipll.networks.wide_deep import WideDeep, normal_by_rank
+from ipll.own import Model, Samples, from_arrays
+from ipll.own.certainty import FLAGGED, cautious, twins
+from ipll.own.defaults import BUDGET, Choice, reconfigure
+from ipll.own.records import Records
+
+X, Y = load_digits(return_X_y=True)
+QUICK: dict[str, Any] = {"train.epochs": 12, "model.width": 32, "train.threads": 1}
+
+
+def ambiguous(rows: np.ndarray, seen: int, q: float = 0.3) -> Samples:
+    """Digits with candidates among the first `seen`, each false one with probability q."""
+    rng = np.random.default_rng(seen)
+    sets = rng.random((len(rows), seen)) < q
+    sets[np.arange(len(rows)), Y[rows]] = True
+    return from_arrays(X[rows], sets, [str(c) for c in range(seen)], [f"row {row}" for row in rows])
+
+
+def rows_of(classes: range, start: int, count: int) -> np.ndarray:
+    return np.flatnonzero(np.isin(Y, classes))[start : start + count]
+
+
+@cache
+def fitted() -> Model:
+    return Model.fit(ambiguous(rows_of(range(5), 0, 400), 5), device="cpu", settings=QUICK)
+
+
+def right(model: Model) -> np.ndarray:
+    truth = Y[[int(name.split()[1]) for name in model.records.ids]]
+    return np.array(model.records.labels(model.names)).astype(int) == truth
+
+
+def test_a_head_says_what_its_members_say_on_average() -> None:
+    torch.manual_seed(0)
+    backbone, head = WideDeep(3, 4, 5), MembersHead(3, 4, 5, 6)
+    assert head.birth(0, 5, seed=0) == [0, 1, 2, 3, 4]
+    x = torch.randn(7, 3)
+    features = backbone(x)
+    each = head.each(features)
+    assert each.shape == (7, 4, 6)
+    assert torch.allclose(head(features)[:, :5], each.log_softmax(2).mean(1)[:, :5], atol=1e-6)
+    wide, deep = head.weight[:, :12].view(6, 4, 3), head.weight[:, 12:].view(6, 4, 5)
+    hidden = torch.relu(backbone.hidden(x)).view(7, 4, 5)
+    by_hand = torch.einsum("nd,cmd->nmc", x, wide) + torch.einsum("nmw,cmw->nmc", hidden, deep) + head.bias
+    assert torch.allclose(each[..., :5], by_hand[..., :5], atol=1e-5)
+
+
+def test_every_sample_is_left_out_by_as_many_members_whatever_else_there_is() -> None:
+    members, ids = Members(10, 5), torch.arange(5000)
+    unseen = members.unseen(ids)
+    assert (unseen.sum(1) == 2).all()
+    assert (unseen.sum(0) / len(ids) - 0.2).abs().max() < 0.01
+    some = torch.tensor([4000, 7, 123])
+    assert torch.equal(members.unseen(some), unseen[some])
+    assert not Members(10, 0).unseen(ids).any()
+
+
+def test_ranks_do_not_mind_outliers_nor_ties() -> None:
+    backbone = WideDeep(2, inputs="quantiles")
+    column = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    column[0] = 1e6
+    backbone.take_quantiles(torch.stack([column, (column > 1).float()], dim=1))
+    probe = torch.tensor([[-9.0, 0.0], [0.0, 0.0], [0.1, 1.0], [9e9, 1.0]])
+    seen = normal_by_rank(probe, backbone.knots, backbone.normal)
+    assert (seen[1:, 0] > seen[:-1, 0]).all()
+    assert seen.abs().max() < 3.2
+    assert seen[0, 1] == seen[1, 1] < seen[2, 1] == seen[3, 1]
+
+
+def test_a_temperature_is_found_by_candidate_sets_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = 5 * torch.randn(4000, 6, generator=generator).double()
+    labels = torch.multinomial((scores / 2.5).softmax(1), 1, generator=generator)
+    sets = (torch.rand(4000, 6, generator=generator) < 0.3).scatter(1, labels, True)
+    assert set_temperature(scores, sets) == pytest.approx(2.5, rel=0.15)
+    assert (set_losses(scores, torch.ones_like(sets)).abs() < 1e-9).all()
+
+
+def test_labels_called_sure_are_right_and_the_unsure_are_told() -> None:
+    model = fitted()
+    sure, wrong = model.records.confidence >= 0.95, ~right(model)
+    assert sure.mean() > 0.5
+    assert wrong[sure].mean() <= 0.05
+    assert abs((1 - model.records.confidence).mean() - wrong.mean()) < 0.1
+    assert cautious(torch.tensor([1.0, 0.5, 0.0])).tolist() == pytest.approx([1, 1 / 3, 0])
+
+
+def test_as_many_known_samples_are_called_unlike_as_is_stated() -> None:
+    fresh = rows_of(range(5), 400, 400)
+    unlike = fitted().predict(from_arrays(X[fresh]), device="cpu").unlike
+    assert 0.2 * FLAGGED < unlike.mean() < 3 * FLAGGED
+
+
+def test_an_update_with_new_classes_only_finds_nothing_old() -> None:
+    model = fitted().update(ambiguous(rows_of(range(5, 10), 0, 300), 10, 0.1), device="cpu")
+    new = model.records.update == 2
+    assert model.records.judged_old[new].mean() <= 0.02
+    assert right(model)[new].mean() > 0.9
+    assert right(model)[~new].mean() > 0.9
+    test = np.arange(1500, 1700)
+    labels = np.array(model.predict(from_arrays(X[test]), device="cpu").labels).astype(int)
+    assert (labels == Y[test]).mean() > 0.8
+
+
+def test_a_false_candidate_is_no_class_and_one_that_comes_is() -> None:
+    records = Records.empty()
+    sets = [[0], [0], [1], [1], *([[0, 2]] * 6), *([[1, 2]] * 6), *([[3, 1]] * 4)]
+    label = [0, 0, 1, 1, *[0, 0, 0, 0, 2, 2], *[1] * 6, *[3] * 4]
+    records = replace(
+        records, ids=[str(i) for i in range(len(sets))], label=np.array(label), codes=np.concatenate(sets),
+        offsets=np.cumsum([0, *map(len, sets)]),
+    )  # fmt: skip
+    assert records.arrived(4, 2).tolist() == [True, True, False, True]
+    assert records.arrived(4, 5).tolist() == [True, True, False, False]
+    assert records.twins(4) == []
+
+
+def test_classes_that_always_come_together_cannot_be_told_apart() -> None:
+    rows = rows_of(range(2), 0, 120)
+    candidates = [["a", "twin of a"] if label == 0 else ["b"] for label in Y[rows]]
+    model = Model.fit(from_arrays(X[rows], candidates), device="cpu", settings=QUICK)
+    assert model.twins() == [["a", "twin of a"]]
+    assert (model.records.confidence[Y[rows] == 0] <= 0.5).all()
+    assert model.records.confidence[Y[rows] == 1].mean() > 0.9
+    sets = torch.tensor([[1, 1, 0], [0, 0, 1], [1, 1, 1]], dtype=torch.bool)
+    assert [group.tolist() for group in twins(sets)] == [[0, 1]]
+
+
+def test_rows_are_kept_within_a_budget_or_as_many_as_told() -> None:
+    model = fitted()
+    assert model.records.in_memory.all()
+    row = 4 * 64 + 5 * 8 + 16
+    assert ("memory.size", BUDGET // row) in [choice[:2] for choice in model.choices()]
+    few = Model.fit(ambiguous(rows_of(range(5), 0, 100), 5), device="cpu", settings=QUICK | {"memory.size": 30})
+    assert few.records.in_memory.sum() == 30
+
+
+def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
+    why = {setting: reason for setting, _, reason in fitted().choices()}
+    assert "by quantiles against" in why["model.inputs"]
+    assert "give or take" in why["disambiguation.prior"]
+    found = fitted().stacking()
+    assert found is not None
+    assert found.used in ("the linear head", "prototypes", "both")
+    assert found.chosen <= max(found.head, found.prototypes)
+
+
+def test_an_update_may_do_without_the_prior_of_the_fit_and_have_it_again() -> None:
+    model, given = fitted(), {"disambiguation.prior": 0.0}
+    off = replace(model, config=reconfigure(model.config, (Choice(*given.popitem(), ""),)), given=QUICK | given)
+    for start in (400, 450):
+        off = off.update(ambiguous(rows_of(range(5), start, 50), 5), device="cpu")
+        off = replace(off, config=reconfigure(off.config, (Choice("disambiguation.prior", 0.5, ""),)))
+    assert len(off.records) == 500
+
+
+def test_a_hundred_rows_are_enough() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = Model.fit(ambiguous(rows_of(range(3), 0, 100), 3), device="cpu", settings={"train.threads": 1})
+    assert right(model).mean() > 0.9
