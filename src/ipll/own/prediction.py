@@ -14,15 +14,13 @@ from torch import Tensor
 
 from ipll.engine.state import part_of
 from ipll.errors import DataError
+from ipll.families.classifier import best_temperature
 from ipll.families.classifier.prototypes import PrototypeClassifier
 from ipll.learner import Learner
 from ipll.own.reading.samples import Samples
 from ipll.prototypes import Prototypes
 
 BINS = 15
-GOLDEN = (math.sqrt(5) - 1) / 2
-WIDEST = 1e3  # the temperature lies within this factor of the scores' spread
-STEPS = 40  # each narrows the search by GOLDEN: a millionth of the range is left
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +74,7 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """-> T that minimises the cross-entropy of softmax(scores / T) [n, classes] with the labels [n].
 
     The samples were trained on, so often all of them are right, and colder would always be better. As in Platt's
-    scaling, one more sample is therefore counted that could be of any class. Golden section over log T.
+    scaling, one more sample is therefore counted that could be of any class.
     """
     rows = scores.gather(1, labels[:, None])[:, 0].isfinite()
     scores, labels = scores[rows].double(), labels[rows]
@@ -93,11 +91,7 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
         t = math.exp(log_t)
         return float(((scores / t).logsumexp(dim=1) - wanted / t).mean())
 
-    low, high = math.log(spread / WIDEST), math.log(spread * WIDEST)
-    for _ in range(STEPS):
-        left, right_end = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        low, high = (low, right_end) if loss(left) <= loss(right_end) else (left, high)
-    return math.exp((low + high) / 2)
+    return best_temperature(loss, spread)
 
 
 class ClassRow(NamedTuple):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,8 @@ from ipll.component import FAMILIES, Component
 from ipll.families.side_by_side import Evidence
 
 MEMBERS = ("prototypes", "exemplar_means", "stacked")
+
+WIDEST = 1e3  # a temperature lies within this factor of the scores' spread
 
 
 class Classifier(Component):
@@ -29,3 +34,11 @@ class LinearClassifier(Classifier):
 
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         return logits.masked_fill(~self.ctx.network.head.born, -torch.inf)
+
+
+def best_temperature(loss: Callable[[float], float], spread: float) -> float:
+    """-> T at which a loss, given log T, is least; of scores whose largest exceeds their mean by `spread`."""
+    from scipy.optimize import minimize_scalar  # slow to import
+
+    bounds = math.log(spread / WIDEST), math.log(spread * WIDEST)
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ipll.component import FAMILIES, Context
 from ipll.engine.state import part_of
-from ipll.families.classifier import Classifier
+from ipll.families.classifier import Classifier, best_temperature
 from ipll.families.side_by_side import Evidence, Members, evidence
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of prototypes, that are tried
 ENOUGH = 10_000  # samples that shares and temperatures are fitted on
-WIDEST = 1e3  # a temperature lies within this factor of the scores' spread
-GOLDEN = (math.sqrt(5) - 1) / 2
-STEPS = 30  # each narrows the search by GOLDEN
 
 
 @FAMILIES["classifier"].register("stacked")
@@ -85,7 +81,7 @@ def set_losses(scores: Tensor, sets: Tensor) -> Tensor:
 
 
 def set_temperature(scores: Tensor, sets: Tensor) -> float:
-    """-> T under which the sets are most likely. Golden section over log T; as in Platt's scaling, one more sample is
+    """-> T under which the sets are most likely. As in Platt's scaling, one more sample is
     counted that could be of any class, so that T stays finite where all are right."""
     rows = ~sets.all(dim=1)  # others say nothing
     scores, sets = scores[rows], sets[rows]
@@ -100,12 +96,4 @@ def set_temperature(scores: Tensor, sets: Tensor) -> float:
         flat = size * inside + (1 - size) * outside
         return -float(((1 - smooth) * inside + smooth * flat).mean())
 
-    return math.exp(golden_section(loss, math.log(spread / WIDEST), math.log(spread * WIDEST)))
-
-
-def golden_section(loss: Callable[[float], float], low: float, high: float) -> float:
-    """-> where a function with one minimum in [low, high] has it."""
-    for _ in range(STEPS):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
-    return (low + high) / 2
+    return best_temperature(loss, spread)
