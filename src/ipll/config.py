@@ -28,7 +28,7 @@ from ipll.prototypes import PrototypeSettings
 from ipll.settings import Section, build, check, convert, describe, setting, table
 from ipll.views.augment import AugmentConfig
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 OWN = "own"  # preset and source of people's own data
 
 
@@ -127,9 +127,9 @@ class Config:
         """-> the member of a family; of auxiliary losses there may be none or several."""
         return next(part for part in self.parts if part.family == family)
 
-    def to_table(self) -> Table:
+    def to_table(self) -> TomlTable:
         """-> the complete configuration as nested tables; `from_table` reads it back."""
-        result: Table = {"preset": self.preset, "method": self.method, "seed": self.seed}
+        result: TomlTable = {"preset": self.preset, "method": self.method, "seed": self.seed}
         result |= {name: table(getattr(self, name)) for name in SECTIONS}
         result["auxiliary"] = {"kinds": [p.kind for p in self.parts if p.family == "auxiliary"]}
         for part in self.parts:
@@ -241,7 +241,7 @@ def resolve(
             option = name.removesuffix("s")
             raise ConfigError(f"unknown setting '{key}': it is not one of the settings, use the option --{option}.")
         _lay(given, _nest(key, value))
-    layered: Table = {"preset": preset, "method": method, "seed": seed}
+    layered: TomlTable = {"preset": preset, "method": method, "seed": seed}
     for layer in packaged.values():
         _lay(layered, layer)
     _drop_foreign(layered, given)
@@ -250,9 +250,9 @@ def resolve(
     return replace(config, model=config.model.pinned())
 
 
-def packaged_layers(preset: str, method: str, base: Mapping[str, Any] | None = None) -> dict[str, Table]:
+def packaged_layers(preset: str, method: str, base: Mapping[str, Any] | None = None) -> dict[str, TomlTable]:
     """-> what the preset, the method, and the method for this preset set, later ones over earlier ones."""
-    layer: Table = {}
+    layer: TomlTable = {}
     if base is not None:
         for key, value in base.items():
             _lay(layer, _nest(key, value))
@@ -271,9 +271,9 @@ def packaged_layers(preset: str, method: str, base: Mapping[str, Any] | None = N
     return {"preset": layer, "method": _composition(entry), f"method, for {preset}": _composition(special)}
 
 
-def _composition(entry: Mapping[str, Any]) -> Table:
+def _composition(entry: Mapping[str, Any]) -> TomlTable:
     """A row of methods.toml as a layer: family names become sections with a `kind`."""
-    layer: Table = {}
+    layer: TomlTable = {}
     for key, value in entry.items():
         if key == "auxiliary":
             _lay(layer, {key: {"kinds": value}})
@@ -284,7 +284,7 @@ def _composition(entry: Mapping[str, Any]) -> Table:
     return layer
 
 
-def _drop_foreign(layered: Table, given: Table) -> None:
+def _drop_foreign(layered: TomlTable, given: TomlTable) -> None:
     """Where the user picks another member of a family, packaged settings that only the former knows fall away."""
     for family, registry in FAMILIES.items():
         chosen = given.get(family, {})
@@ -295,14 +295,14 @@ def _drop_foreign(layered: Table, given: Table) -> None:
             layered[family] = {k: v for k, v in layered.get(family, {}).items() if k in chosen["kinds"]}
 
 
-def _nest(key: str, value: Any) -> Table:
+def _nest(key: str, value: Any) -> TomlTable:
     """'a.b.c', v -> {'a': {'b': {'c': v}}}."""
     for name in reversed(key.split(".")):
         value = {name: value}
     return dict(value)
 
 
-def _lay(below: Table, above: Mapping[str, Any], at: str = "") -> None:
+def _lay(below: TomlTable, above: Mapping[str, Any], at: str = "") -> None:
     """Lays one table over another, in place. A table and a plain value cannot replace each other."""
     for key, value in above.items():
         path = f"{at}{key}"
@@ -316,13 +316,13 @@ def _lay(below: Table, above: Mapping[str, Any], at: str = "") -> None:
             below[key] = _copy(value) if isinstance(value, Mapping) else value
 
 
-def _copy(values: Mapping[str, Any]) -> Table:
+def _copy(values: Mapping[str, Any]) -> TomlTable:
     return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in values.items()}
 
 
-def parse_overrides(items: Iterable[str]) -> Table:
+def parse_overrides(items: Iterable[str]) -> TomlTable:
     """'a.b=c' items of the command line -> {'a.b': value}; values are read as TOML, and as text where that fails."""
-    result: Table = {}
+    result: TomlTable = {}
     for item in items:
         key, equals, text = item.partition("=")
         key = key.strip()
@@ -337,7 +337,7 @@ def parse_overrides(items: Iterable[str]) -> Table:
     return result
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: Path) -> TomlTable:
     try:
         check_regular(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ from ipll.messages import tell
 VERSION = 2  # 2: images as `ipll fit` reads them, turned by their EXIF, 16 bits as 8; some may be left out
 KEEP_SECONDS = 2.0  # between two notes of how far it has got
 
-Table = dict[str, Any]
+Facts = dict[str, Any]
 Skipped = dict[int, str]  # position in a listing -> why the image cannot be used
 B = TypeVar("B", bound=Sized)
 
@@ -63,7 +63,7 @@ class Listing:
     def shape(self) -> tuple[int, int, int, int]:
         return (len(self.pictures), 3, self.size, self.size)
 
-    def table(self) -> Table:
+    def table(self) -> Facts:
         """-> what an index says about it."""
         return {
             "version": VERSION,
@@ -215,7 +215,7 @@ def _open(place: Path, listing: Listing, verify: bool, whole: bool) -> Prepared:
     )
 
 
-def _difference(index: Table, expected: Table) -> str:
+def _difference(index: Facts, expected: Facts) -> str:
     if all(index.get(key) == value for key, value in expected.items()):
         return ""
     if index.get("version") != expected["version"]:
@@ -316,5 +316,5 @@ def _shown(blocks: Iterable[B], listing: Listing, done: int) -> Iterator[B]:
             bar.advance(shown, len(block))
 
 
-def _digest(table: Table) -> str:
+def _digest(table: Facts) -> str:
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()

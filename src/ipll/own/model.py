@@ -30,7 +30,7 @@ from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
-from ipll.own.training import Outcome, predict_block, train
+from ipll.own.training import Learnt, predict_block, train
 from ipll.own.trials import try_settings
 from ipll.plugins import load_plugins
 from ipll.progress import Listener, Silent
@@ -184,7 +184,7 @@ class Model:
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
                 pending = Pending(Path(folder), key)
-            outcome: Outcome = train(learner, task, records, self.centres, reporter or Silent(), pending)
+            outcome: Learnt = train(learner, task, records, self.centres, reporter or Silent(), pending)
         arrived = outcome.records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
         return replace(

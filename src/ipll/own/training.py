@@ -25,7 +25,7 @@ FAR = 0.99  # this share of the training samples is nearer
 BLOCK = 8192  # samples whose distances to all centres are held at a time
 
 
-class Outcome(NamedTuple):
+class Learnt(NamedTuple):
     """What an update leaves behind, all of it on the CPU."""
 
     tensors: dict[str, Tensor]
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 def train(
     learner: Learner, task: Task, records: Records, centres: Tensor, listener: Listener, pending: Pending | None
-) -> Outcome:
+) -> Learnt:
     """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
 
     SIGINT and SIGTERM stop it, with Interrupted. What is `pending` is gone on with.
@@ -62,7 +62,7 @@ def train(
 class Update:
     """The driver's job on one task: writes down what samples settle on, and sums up."""
 
-    outcome: Outcome  # once the task is learnt
+    outcome: Learnt  # once the task is learnt
 
     def __init__(
         self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None
@@ -74,21 +74,21 @@ class Update:
         """Samples settle in the last phase."""
         if position.phase < self.learner.phases - 1:
             return None
-        before, self.records = self.records, settle(self.learner, self.records, self.number, position.epoch)
+        before, self.records = self.records, settled_records(self.learner, self.records, self.number, position.epoch)
         changed = int((before.label != self.records.label).sum())
         return {"changed": changed, "confidence": float(self.records.confidence[self.ids].mean())}
 
     def task(self) -> dict[str, Any]:
         learner, pool = self.learner, self.learner.ctx.pool
         # A retention's correction may have the last word.
-        records = settle(learner, self.records, self.number, learner.ctx.epochs)
+        records = settled_records(learner, self.records, self.number, learner.ctx.epochs)
         records = records.finished(self.ids[_array(pool.judged_old)], _array(learner.memory.ids))
         found = _centres(learner, records, self.centres, self.seen)
         rows = _array(pool.ids)
         sure = held_out_certainty(learner, torch.from_numpy(records.label[rows]).to(pool.ids.device))
         if sure is not None:
             records = records.assured(rows, _array(sure.confidence))
-        self.outcome = Outcome(
+        self.outcome = Learnt(
             tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
             centres=found.cpu(),
             records=records,
@@ -103,7 +103,7 @@ class Update:
             self.pending.keep(self.learner, self.records, position)
 
 
-def settle(learner: Learner, records: Records, update: int, epoch: int) -> Records:
+def settled_records(learner: Learner, records: Records, update: int, epoch: int) -> Records:
     """-> the records with what the samples of the pool settle on by now."""
     confidence, label = learner.ctx.pool.p.max(dim=1)
     return records.settled(_array(learner.ctx.pool.ids), _array(label), _array(confidence), update, epoch)

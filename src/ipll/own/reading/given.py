@@ -14,7 +14,7 @@ from ipll.errors import ConfigError, DataError
 from ipll.own.reading.columns import NO_CANDIDATES
 from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.read import TEXT, gather, read_table, settle
+from ipll.own.reading.read import TEXT, accept, gather, read_table
 from ipll.own.reading.samples import Samples, checked
 from ipll.own.reading.tables import open_table
 from ipll.own.reading.votes import read_votes
@@ -78,7 +78,7 @@ def _read_table(path: Path, skip_bad: bool) -> Samples:
     if samples.split is not None:
         empty = _learnt_from(samples) & ~samples.candidates.any(1)
         problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)
-    return settle(samples, broken, problems, skip_bad, image_size=None, allow_one_class=True)
+    return accept(samples, broken, problems, skip_bad, image_size=None, allow_one_class=True)
 
 
 def _by_split(samples: Samples) -> Given:
@@ -129,7 +129,7 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
         images=images,
         word="image",
     )
-    return settle(samples, broken, Problems(str(folder), "image"), skip_bad, None, True)
+    return accept(samples, broken, Problems(str(folder), "image"), skip_bad, None, True)
 
 
 def _name(path: str) -> str:

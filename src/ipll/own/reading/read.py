@@ -38,7 +38,7 @@ def read_table(
     table = open_table(Path(path), TEXT)
     problems = table.problems()
     samples, broken = gather(table, problems, unlabelled=unlabelled)
-    return settle(samples, broken, problems, skip_bad, image_size, allow_one_class)
+    return accept(samples, broken, problems, skip_bad, image_size, allow_one_class)
 
 
 def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Samples, dict[int, str]]:
@@ -86,7 +86,7 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
     return samples, broken
 
 
-def settle(
+def accept(
     samples: Samples,
     broken: dict[int, str],
     problems: Problems,

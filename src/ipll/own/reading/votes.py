@@ -13,7 +13,7 @@ import pyarrow as pa
 from ipll.errors import DataError
 from ipll.own.reading.columns import coded_column
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.read import TEXT, gather, settle
+from ipll.own.reading.read import TEXT, accept, gather
 from ipll.own.reading.samples import Samples, with_candidates
 from ipll.own.reading.tables import Table, check_names, open_table
 from ipll.settings import check
@@ -51,7 +51,7 @@ def read_votes(
     counts = counts[:, kept]
     found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), counts > 0)
     found = replace(found, shares=counts / counts.sum(1, keepdims=True))
-    return settle(found, broken, problems, skip_bad, image_size, allow_one_class)
+    return accept(found, broken, problems, skip_bad, image_size, allow_one_class)
 
 
 class Ballots(NamedTuple):
