@@ -202,3 +202,47 @@ def finished(finished_run: Path, tmp_path: Path) -> Path:
 def stopped(stopped_run: Path, tmp_path: Path) -> Path:
     """The folder of a run that was stopped within its second task, with two checkpoints, for this test alone."""
     return shutil.copytree(stopped_run, tmp_path / "stopped")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths and data end up where the tests look for them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IPLL_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+
+
+@pytest.fixture
+def refused(main: Any, snapshot: Any, tmp_path: Path, quick_options: list[str]) -> Callable[..., str]:
+    """Runs a command that must be refused, and checks all that is the same for every refusal. -> the message.
+
+    A run is given settings for a quick one first, so that a test that fails does not take long.
+    """
+
+    def call(*arguments: object) -> str:
+        before = snapshot(tmp_path)
+        if arguments[0] == "run":
+            arguments = (*arguments[:2], *quick_options, *arguments[2:])
+        status, out, err = main(*arguments)
+        message = err.strip()
+        assert "Traceback" not in out + err
+        assert status == 2, (status, out, err)
+        assert out == ""
+        assert len(message.splitlines()) == 1, message
+        assert message.startswith("ipll: ")
+        assert len(message) < 400 + 3 * len(str(tmp_path)), message
+        assert snapshot(tmp_path) == before
+        return message
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def two_batches() -> Any:
+    """Two species, one of them ambiguous; then the second and a third. Do not change it."""
+    from estimators import NAMES, NEW, OLD, X, ambiguous
+    from ipll import IncrementalClassifier
+
+    learner = IncrementalClassifier(epochs=15, random_state=0)
+    learner.partial_fit(X[OLD], ambiguous(NAMES[OLD], ["setosa", "versicolor"]))
+    return learner.partial_fit(X[NEW], ambiguous(NAMES[NEW], ["versicolor", "virginica"]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import shutil
 import signal
 import subprocess
@@ -13,76 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from irises import NAMES, QUICK, iris_rows, rows_of, write_csv
 from PIL import Image
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_digits
 
-import ipll.cli
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.own.model import Model
-
-NAMES = ("setosa", "versicolor", "virginica")
-QUICK = ("--set", "train.epochs=6", "--device", "cpu")
-
-
-def iris_rows(chosen: Any, known: tuple[str, ...], split: str = "", seed: int = 0) -> list[dict[str, Any]]:
-    """Flowers with candidates: the true species, and each other one with a chance of 0.3."""
-    iris, rng = load_iris(), np.random.default_rng(seed)
-    rows = []
-    for i in chosen:
-        name = NAMES[iris.target[i]]
-        candidates = [k for k in known if k == name or rng.random() < 0.3]
-        features = {f"features.{k}": v for k, v in zip("abcd", iris.data[i], strict=True)}
-        rows.append({"id": f"flower{i}", "candidates": "|".join(candidates), "label": name, "split": split} | features)
-    return rows
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-@pytest.fixture(scope="session")
-def iris(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """-> a folder with first.csv (two species; some rows for testing), second.csv (a third one), and a fitted model."""
-    folder = tmp_path_factory.mktemp("iris")
-    two = iris_rows(range(80), NAMES[:2], "train") + iris_rows(range(80, 100), NAMES[:2], "test")
-    two += iris_rows(range(100, 103), NAMES, "later")
-    write_csv(folder / "first.csv", two)
-    write_csv(folder / "second.csv", iris_rows(range(103, 140), NAMES))
-    return folder
-
-
-@pytest.fixture
-def here(iris: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """-> a copy of that folder, for this test alone, which is the working folder too."""
-    shutil.copytree(iris, tmp_path / "iris")
-    monkeypatch.chdir(tmp_path / "iris")
-    return tmp_path / "iris"
-
-
-@pytest.fixture
-def model(here: Path, main: Any, fitted: Path) -> Path:
-    shutil.copytree(fitted, here / "model")
-    return Path("model")
-
-
-@pytest.fixture(scope="session")
-def fitted(iris: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """-> a model of first.csv; not to be changed."""
-    out = tmp_path_factory.mktemp("models") / "model"
-    ipll.cli.fit(out=out, table=iris / "first.csv", set_=["train.epochs=6"], device="cpu")
-    return out
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
 
 # Fit
 
@@ -358,103 +293,3 @@ def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Pa
     assert process.returncode == 0, err
     assert "The model is in model." in out
     assert not (tmp_path / "model" / ".pending").exists()
-
-
-# Predictions
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
-def test_predictions_in_a_file(main: Any, model: Path, ending: str) -> None:
-    file = Path(f"predictions.{ending}")
-    status, out, err = main("predict", model, "first.csv", "--top", "2", "--out", file)
-    assert status == 0, err
-    assert f"Written to {file}: 103 predictions" in out
-    rows: list[dict[str, Any]]
-    if ending == "csv":
-        rows = [dict(row) for row in rows_of(file)]
-    elif ending == "parquet":
-        rows = pq.read_table(file).to_pylist()
-    else:
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert list(rows[0]) == ["id", "class", "probability", "distance", "unlike", "class_2", "probability_2"]
-    assert [row["id"] for row in rows] == [row["id"] for row in rows_of(Path("first.csv"))]
-    for row in rows:
-        assert {row["class"], row["class_2"]} == set(NAMES[:2])
-        assert float(row["probability"]) + float(row["probability_2"]) == pytest.approx(1, abs=1e-5)
-        assert float(row["probability"]) >= float(row["probability_2"])
-
-
-def test_predictions_on_the_screen(main: Any, model: Path) -> None:
-    status, out, _ = main("predict", model, "second.csv")
-    assert status == 0
-    assert sum("flower" in line for line in out.splitlines()) == 20
-    assert "The first 20 of 37" in out
-
-
-def test_what_is_unlike_anything_seen(main: Any, model: Path) -> None:
-    """A flower of zero size, and one the size of a house."""
-    rows = [{"features.a": k, "features.b": k, "features.c": k, "features.d": k} for k in (0, 500)]
-    write_csv(Path("strange.csv"), rows)
-    out = main("predict", model, "strange.csv").out
-    assert "Unlike anything seen, so that the class is a guess: 2 of 2" in out
-    main("predict", model, "first.csv", "--out", "p.csv")
-    flags = [row["unlike"] for row in rows_of(Path("p.csv"))[:80]]
-    assert flags.count("true") <= 6  # of known kinds about 5 %
-
-
-def test_predict_refuses(main: Any, model: Path) -> None:
-    for arguments, says in (
-        (["first.csv", "--out", "p.xlsx"], ".csv, .parquet, .jsonl"),
-        (["nowhere"], "nowhere"),
-        (["."], "has no images in it"),
-    ):
-        status, _, err = main("predict", model, *arguments)
-        assert status == 2
-        assert says in err
-        assert "Traceback" not in err
-
-
-# Evaluation, audit, info
-
-
-def test_evaluate(main: Any, model: Path) -> None:
-    status, out, err = main("evaluate", model, "first.csv", "--out", "e.json")
-    assert status == 0, err
-    assert "on 20 rows of the split 'test'" in out
-    result = json.loads(Path("e.json").read_text())
-    assert result["samples"] == 20
-    assert f"Accuracy {100 * result['accuracy']:.1f} %" in out
-    assert "versicolor" in out
-    assert "on 80 rows of the split 'train'" in main("evaluate", model, "first.csv", "--split", "train").out
-    status, out, _ = main("evaluate", model, "second.csv")
-    assert "Accuracy 0.0 % on 37 rows" in out
-    assert "Labels that the model does not know, counted as wrong: 'virginica' (37)" in out
-    status, _, err = main("evaluate", model, "first.csv", "--split", "tset")
-    assert (status, "There: 'train', 'test', 'later'" in err) == (2, True)
-
-
-def test_audit(main: Any, model: Path) -> None:
-    status, out, _ = main("audit", model)
-    assert status == 0
-    assert sum("flower" in line for line in out.splitlines()) == 20
-    assert "The 20 most doubtful of 80" in out
-    assert main("audit", model, "--out", "audit.csv").status == 0
-    rows = rows_of(Path("audit.csv"))
-    assert len(rows) == 80
-    confidence = [float(row["confidence"]) for row in rows]
-    assert confidence == sorted(confidence)
-    assert main("audit", model, "--out", "audit.html").status == 0
-    assert "<html" in Path("audit.html").read_text()
-    status, _, err = main("audit", model, "--out", "audit.doc")
-    assert (status, ".html" in err) == (2, True)
-
-
-def test_info(main: Any, model: Path) -> None:
-    status, out, _ = main("info", model)
-    assert status == 0
-    assert "pgdr/tables, seed 0, 4 features" in out
-    assert "80 samples in one fit and 0 updates, 2 classes" in out
-    assert "train.epochs=6" in out
-    assert "It keeps " in out
-    for path in model.iterdir():
-        assert path.name in out
