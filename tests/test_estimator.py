@@ -411,7 +411,7 @@ class TestParameters:
         quick().fit(X, TRUTH)
         assert capsys.readouterr().out == ""
         quick(verbose=True).fit(X, TRUTH)
-        assert "pgdr: 150 samples, 3 classes" in capsys.readouterr().out
+        assert "pgdr/tables: 150 samples, 3 classes" in capsys.readouterr().out
 
     def test_names_that_look_alike_get_a_warning(self) -> None:
         with pytest.warns(UserWarning, match="differ only in case or spaces"):
