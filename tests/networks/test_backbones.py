@@ -11,7 +11,7 @@ from torch import nn
 from ipll.errors import ConfigError
 from ipll.networks.backbones import BACKBONES, Backbone, ResNet18, build_backbone
 
-IMAGES = [name for name in BACKBONES if name != "mlp"]  # those that take images
+IMAGES = [name for name in BACKBONES if name not in ("mlp", "wide-deep")]  # those that take images
 
 
 def build(name: str, channels: int = 3, seed: int = 0) -> Backbone:

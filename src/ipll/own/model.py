@@ -239,7 +239,7 @@ class Model:
     def stacking(self) -> Stacking | None:
         """-> how the classifier was chosen by held-out candidate sets; None where it was not."""
         losses, weights = (self.tensors.get(f"module.classifier.{name}") for name in ("likelihood", "weights_"))
-        if losses is None or weights is None or bool(losses.isnan().any()):
+        if losses is None or weights is None or not bool((losses >= 0).all()):
             return None
         used = {(True, False): "the linear head", (False, True): "prototypes"}
         return Stacking(used.get(tuple((weights > 0).tolist()), "both"), *losses.tolist())

@@ -27,12 +27,12 @@ class Stacked(Classifier):
 
     needs = frozenset({"prototypes"})
     weights_: Tensor  # [2]: of the head, of prototypes
-    likelihood: Tensor  # [3]: mean -log of the held-out sets' probability, by the head, by prototypes, by both
+    likelihood: Tensor  # [3]: mean -log of the held-out sets' probability, by head, prototypes, as used; -1: unknown
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)
         self.register_buffer("weights_", torch.tensor([1.0, 0.0], device=ctx.device))
-        self.register_buffer("likelihood", torch.full((3,), torch.nan, device=ctx.device))
+        self.register_buffer("likelihood", torch.full((3,), -1.0, device=ctx.device))
 
     def end_task(self) -> None:
         members, ctx = part_of(self.ctx.parts, Members), self.ctx
@@ -59,7 +59,7 @@ class Stacked(Classifier):
                 break
         _, share, t, _ = best
         self.weights_.copy_(torch.tensor([(1 - share) / cold[0] / t, share / cold[1] / t]))
-        self.likelihood.copy_(torch.tensor([head[0], prototypes[0], best[0]]))
+        self.likelihood.copy_(torch.tensor([head[0], prototypes[0], best[0]]).clamp_min(0))
 
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         near = -self.ctx.prototypes.distances(features).square()

@@ -27,9 +27,10 @@ class ByClass(Memory):
 
     def select(self) -> Tensor:
         ctx = self.ctx
-        if len(ctx.pool) <= self.settings.size:  # all fit in: nothing to choose
-            return torch.arange(len(ctx.pool), device=ctx.device)
-        features, groups = ctx.pool_features(), rows_of_classes(ctx.pool_predictions(), ctx.seen)
+        features = ctx.pool_features()
+        if len(features) <= self.settings.size:  # all fit in: nothing to choose
+            return torch.arange(len(features), device=ctx.device)
+        groups = rows_of_classes(ctx.pool_predictions(), ctx.seen)
         shares = quotas(torch.tensor([len(rows) for rows in groups]), self.settings.size, ctx.seen, ctx.task).tolist()
         kept = []
         for c, (rows, quota) in enumerate(zip(groups, shares, strict=True)):
