@@ -27,10 +27,7 @@ class ByClass(Memory):
 
     def select(self) -> Tensor:
         ctx = self.ctx
-        features = ctx.pool_features()
-        if len(features) <= self.settings.size:  # all fit in: nothing to choose
-            return torch.arange(len(features), device=ctx.device)
-        groups = rows_of_classes(ctx.pool_predictions(), ctx.seen)
+        features, groups = ctx.pool_features(), rows_of_classes(ctx.pool_predictions(), ctx.seen)
         shares = quotas(torch.tensor([len(rows) for rows in groups]), self.settings.size, ctx.seen, ctx.task).tolist()
         kept = []
         for c, (rows, quota) in enumerate(zip(groups, shares, strict=True)):
@@ -73,6 +70,17 @@ class RepresentativeDiverse(ByClass):
         distance[diverse] = torch.inf
         nearest = distance.argsort(stable=True)[: quota - len(diverse)]
         return torch.cat([diverse, nearest])
+
+
+@FAMILIES["memory"].register("all-that-fit")
+class AllThatFit(RepresentativeDiverse):
+    """Keeps every sample, as it came, while there is room; then chooses as PGDR's memory does. For data of which much
+    fits in: nothing is measured where nothing is to be chosen."""
+
+    def select(self) -> Tensor:
+        if (n := len(self.ctx.pool)) <= self.settings.size:
+            return torch.arange(n, device=self.ctx.device)
+        return super().select()
 
 
 def diverse_samples(features: Tensor, count: int, neighbours: int, check_stop: Callable[[], None] = never) -> Tensor:
