@@ -64,14 +64,14 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
         if key in ("data.source", "data.validation") or key.startswith("stream."):
             raise ConfigError(f"unknown setting '{key}' for a model of your own data: it is for benchmarks. Remove it.")
     chosen = _features(facts) if facts.kind == "features" else _images(facts, given)
-    each = _each_update(facts, given, _count(given, "train.epochs", 0))
+    each = _each_update(facts, given, _given_number(given, "train.epochs", 0))
     return tuple(choice for choice in (*chosen, *each) if choice.setting not in given)
 
 
 def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     """-> what is chosen anew for an update. A memory never shrinks; `train.later_epochs` is obeyed."""
     kept = config.part("memory").settings.size
-    epochs = config.train.later_epochs or _count(given, "train.epochs", 0)
+    epochs = config.train.later_epochs or _given_number(given, "train.epochs", 0)
     return tuple(
         choice
         for choice in _each_update(facts, given, epochs)
@@ -148,7 +148,7 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
     if features:
         batch = min(max(2 ** round(math.log2(n / 8)), 32), max(128, min(1024, 2 ** round(math.log2(n / 150)))))
     yield Choice("train.batch_size", batch, f"for {n:,} samples")
-    batch = _count(given, "train.batch_size", batch)
+    batch = _given_number(given, "train.batch_size", batch)
     if given.get("model.weights"):
         yield Choice("train.lr", 0.01, "trained weights move slowly")
     else:
@@ -178,7 +178,7 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
             yield Choice(key, "auto" if pays else "off", f"{steps:,} steps {'' if pays else 'would not '}pay for it")
 
 
-def _count(given: Mapping[str, Any], key: str, otherwise: int) -> int:
+def _given_number(given: Mapping[str, Any], key: str, otherwise: int) -> int:
     """-> a given number where it is one; what else is given is refused when the configuration is made."""
     value = given.get(key)
     return value if isinstance(value, int) and value >= 1 else otherwise

@@ -96,7 +96,7 @@ def _required(tasks: int) -> dict[str, Check]:
     return {
         "accuracy_per_task": _list_of(_percent, tasks),
         **{per_task(name): percents for name in MEASURES if name not in (*LATER, "accuracy")},
-        "seen_classes_per_task": _list_of(_count, tasks),
+        "seen_classes_per_task": _list_of(_is_count, tasks),
         **dict.fromkeys(NUMBERS, _number),
         **dict.fromkeys(PERCENTS, _percent),
         "accuracy_matrix": _list_of(percents, tasks),
@@ -113,7 +113,7 @@ def _optional(tasks: int) -> dict[str, Check]:
     """Fields that files of earlier versions lack."""
     return {
         **{per_task(name): _list_of(_percent_or_none, tasks) for name in LATER},
-        "later_epochs": _count,
+        "later_epochs": _is_count,
         "scored_on": lambda value: value in (TEST, VALIDATION),
     }
 
@@ -127,7 +127,7 @@ def _inconsistent(result: Mapping[str, Any]) -> str | None:
     if len(lengths) > 1 or max(lengths, default=0) > classes:
         return "'class_prior' is damaged"
     confusion = result.get("confusion")  # classes seen by the end, in both directions
-    if confusion and not (len(confusion) <= classes and _list_of(_list_of(_count, len(confusion)))(confusion)):
+    if confusion and not (len(confusion) <= classes and _list_of(_list_of(_is_count, len(confusion)))(confusion)):
         return "'confusion' is damaged"
     return None
 
@@ -151,7 +151,7 @@ def _percent_or_none(value: Any) -> bool:
     return value is None or _percent(value)
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and value >= 0
 
 
@@ -176,5 +176,5 @@ def _stream(value: Any) -> bool:
 
 
 def _prior(value: Any) -> bool:
-    counts = _list_of(_count)
+    counts = _list_of(_is_count)
     return _table(value) and all(counts(value.get(name)) for name in ("predicted", "true")) and len(value["true"]) > 0

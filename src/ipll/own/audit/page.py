@@ -69,7 +69,7 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
     return render_page(
         __package__,
         "audit",
-        heading=f"{_count(len(table), 'sample')} in {_count(len(by_update.names), 'update')}",
+        heading=f"{_counted(len(table), 'sample')} in {_counted(len(by_update.names), 'update')}",
         headline=_headline(settled, late, known, agrees, one),
         bands=BANDS,
         heads=HEADS if known.any() else HEADS[:-1],
@@ -235,5 +235,5 @@ def _json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _count(n: int, word: str) -> str:
+def _counted(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"

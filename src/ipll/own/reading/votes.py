@@ -43,7 +43,7 @@ def read_votes(
     problems = table.problems()
     found, broken = gather(table, problems, unlabelled=True)
     problems.stop()  # where two samples have the same id, their votes could not be told apart
-    counts = _count(votes, ballots, found)
+    counts = _vote_counts(votes, ballots, found)
     counts[counts < min_votes] = 0
     _check_empty(counts, found, ballots, min_votes, problems)
     problems.stop()
@@ -96,7 +96,7 @@ def _samples_table(path: Path) -> Table:
     return table
 
 
-def _count(votes: Table, ballots: Ballots, samples: Samples) -> npt.NDArray[np.float32]:
+def _vote_counts(votes: Table, ballots: Ballots, samples: Samples) -> npt.NDArray[np.float32]:
     """-> how many votes each label has, [n, labels]; a DataError where a vote is for a sample that is not there."""
     position = {name: index for index, name in enumerate(samples.ids)}
     sample = np.array([position.get(name, -1) for name in ballots.ids])[ballots.sample]
