@@ -101,9 +101,9 @@ def test_stopped_while_a_fit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr(RepresentativeDiverse, "choose", asks)
         with pytest.raises(ipll.Interrupted, match="The same command goes on from here"):
-            Model.fit(samples, device="cpu", settings=settings, pending=tmp_path / "p", reporter=listener)
+            Model.fit(samples, **options, pending=tmp_path / "p", reporter=listener)
     assert listener.notes == [ASKED]
-    again = Model.fit(samples, device="cpu", settings=settings, pending=tmp_path / "p")
+    again = Model.fit(samples, **options, pending=tmp_path / "p")
     assert all(torch.equal(tensor, again.tensors[name]) for name, tensor in whole.tensors.items())
 
 
