@@ -92,12 +92,9 @@ def test_ctrl_c_while_a_task_ends(
 def test_stopped_while_a_fit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = load_iris(return_X_y=True)
     samples = from_arrays(x, [sorted({int(c), i % 3}) for i, c in enumerate(y)])
-    settings = {
-        "train.epochs": 3,
-        "train.checkpoint_seconds": 0,
-        "memory.size": 30,
-    }  # fewer than come: it has to choose
-    whole, listener = Model.fit(samples, device="cpu", settings=settings), Noted()
+    options: dict[str, Any] = {"method": "pgdr", "device": "cpu"}  # its memory chooses, however much there is room for
+    options["settings"] = {"train.epochs": 3, "train.checkpoint_seconds": 0, "model.inputs": "z-scores"}  # no trials
+    whole, listener = Model.fit(samples, **options), Noted()
     with monkeypatch.context() as patched:
         patched.setattr(RepresentativeDiverse, "choose", asks)
         with pytest.raises(ipll.Interrupted, match="The same command goes on from here"):
