@@ -183,3 +183,12 @@ def test_statistics_of_features_and_images() -> None:
 def test_facts_of_samples() -> None:
     facts = Facts.of(from_arrays(np.zeros((6, 9, 12), np.uint8), list("abcabc")), 3, CPU, kept=4)
     assert facts == Facts("images", 10, 3, 9, 1, False)
+
+
+def test_an_mlp_keeps_its_rate_in_fits_and_updates() -> None:
+    """It diverges at a rate that the network for tables bears."""
+    facts, mlp = Facts("features", 50_000, 10, 1, 20, False), {"model.backbone": "mlp"}
+    rate = {choice.setting: choice.value for choice in choose(facts, mlp)}["train.lr"]
+    assert rate <= 0.05 < {choice.setting: choice.value for choice in choose(facts, {})}["train.lr"]
+    config = configure("pgdr", 0, choose(facts, mlp), mlp)
+    assert {choice.setting: choice.value for choice in choose_again(config, facts, {})}["train.lr"] == rate

@@ -30,7 +30,8 @@ STEPS, STEPS_SLOW, STEPS_FEATURES = 1_200, 500, 1_600
 EPOCHS = (10, 100)
 # Learning rate for each sample of a batch, and the highest. The thin ResNet that learnt 600 small photographs of 5
 # classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1 (results/own/photographs.json).
-RATES = {"images": (0.001, 0.1), "features": (0.0008, 0.1)}
+# An MLP, which models of tables had at first and updates of these go on with, diverges sooner than a wide-deep network.
+RATES = {"images": (0.001, 0.1), "features": (0.0008, 0.1), "mlp": (0.0003, 0.05)}
 TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
 LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
 
@@ -63,7 +64,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     for key in given:
         if key in ("data.source", "data.validation") or key.startswith("stream."):
             raise ConfigError(f"unknown setting '{key}' for a model of your own data: it is for benchmarks. Remove it.")
-    chosen = _features(facts) if facts.kind == "features" else _images(facts, given)
+    chosen = _features(facts, given) if facts.kind == "features" else _images(facts, given)
     each = _each_update(facts, given, _given_number(given, "train.epochs", 0))
     return tuple(choice for choice in (*chosen, *each) if choice.setting not in given)
 
@@ -74,7 +75,7 @@ def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tupl
     epochs = config.train.later_epochs or _given_number(given, "train.epochs", 0)
     return tuple(
         choice
-        for choice in _each_update(facts, given, epochs)
+        for choice in _each_update(facts, {"model.backbone": config.model.backbone} | dict(given), epochs)
         if choice.setting not in given and not (choice.setting == "memory.size" and choice.value < kept)
     )
 
@@ -100,12 +101,16 @@ def reconfigure(config: Config, choices: tuple[Choice, ...]) -> Config:
     return Config.from_table(values)
 
 
-def _features(facts: Facts) -> Iterator[Choice]:
-    members, folds, width = next(sizes for most, sizes in MEMBERS if facts.samples <= most)
-    yield Choice("model.backbone", "wide-deep", "features: a linear path beside a hidden layer does not memorise them")
-    yield Choice("model.members", members, f"networks side by side, for {facts.samples:,} samples")
-    yield Choice("model.folds", folds, "each of them leaves out a fold, on which all that is said of certainty rests")
-    yield Choice("model.width", width, "hidden units of each")
+def _features(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
+    why = "features: a linear path beside a hidden layer does not memorise them"
+    yield Choice("model.backbone", "wide-deep", why)
+    if given.get("model.backbone", "wide-deep") == "wide-deep":  # no other has members
+        members, folds, width = next(sizes for most, sizes in MEMBERS if facts.samples <= most)
+        yield Choice("model.members", members, f"networks side by side, for {facts.samples:,} samples")
+        yield Choice(
+            "model.folds", folds, "each of them leaves out a fold, on which all that is said of certainty rests"
+        )
+        yield Choice("model.width", width, "hidden units of each")
     yield Choice("augment.weak", "identity", "features are learnt from as they are")
     yield Choice("augment.strong", "noise", "and with noise and drop-out, in units of each feature's spread")
     yield Choice("augment.drop", 0.3, "of a sample's features, for its other view")
@@ -152,7 +157,7 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
     if given.get("model.weights"):
         yield Choice("train.lr", 0.01, "trained weights move slowly")
     else:
-        each, highest = RATES[facts.kind]
+        each, highest = RATES.get(str(given.get("model.backbone")), RATES[facts.kind])
         rate = min(highest, round(each * batch, 4))
         yield Choice("train.lr", rate, f"for batches of {batch}: larger ones bear more")
     per_epoch = -(-n // batch)
