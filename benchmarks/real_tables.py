@@ -177,7 +177,7 @@ class Table:
         yield self.row(way, "ipll") | self.ours(batches)
 
 
-CHOSEN = ("model.inputs", "disambiguation.prior", "train.epochs", "train.batch_size")
+CHOSEN = ("augment.drop", "model.inputs", "disambiguation.prior", "train.epochs", "train.batch_size")
 
 
 def scores(confidence: npt.NDArray[np.float32], right: npt.NDArray[np.bool_]) -> dict[str, float]:

@@ -126,8 +126,8 @@ def test_the_list_has_one_line_a_method(main: Any) -> None:
     assert (status, err) == (0, "")
     listed = rows(out)
     assert set(listed) == set(METHODS)
-    assert listed["pgdr"][1:] == ["3, 7-13, 16, text", "64.12 / 64.40 (+2)"]
-    assert listed["pico+wa"] == ["pico · contrastive · wa · herding memory", "1, 2, 4-6, 16, 17", ""]
+    assert listed["pgdr"][1:] == ["3, 7-13, 16, text", "64.12 / 64.40 (+3)"]
+    assert listed["pico+wa"] == ["pico · contrastive · wa · herding memory", "1, 2, 4-6, 16, 17", "65.70* / 67.31"]
     assert listed["pgdr/mp"][0] == "pgdr, but proden disambiguation, no separation"
     assert "  pgdr: 64.12 (paper 64.40), cifar100, 10 tasks, 10-blurry, q 0.1, 200 epochs, n = 3: " in out
     assert "  pgdr: 65.00 (paper 65.54), cifar100, 10 tasks, 30-blurry, q 0.1, 200 epochs, n = 1: " in out

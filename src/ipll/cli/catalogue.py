@@ -36,7 +36,8 @@ def methods(
         for row in map(method_row, names):
             table.add_row(*map(cell, row))
         show(table)
-    say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here:")
+    say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here")
+    say("(*: with our training, the preset cifar100-fast, not the paper's):")
     for name in method_table():
         for number in verified(name) if canonical(name) == name else ():
             say(f"  {name}: {number}")

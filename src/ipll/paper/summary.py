@@ -66,9 +66,12 @@ def method_groups() -> dict[str, list[str]]:
 def method_row(name: str) -> tuple[str, ...]:
     """-> (name, members, numbers of the paper's tables, our number beside the paper's) of a method.
 
-    Of several numbers the first one, and how many more there are.
+    Of several numbers the first one, and how many more there are. A star: with other training than the paper's.
     """
-    measured = [f"{cell.ours:.2f} / {'-' if cell.paper is None else f'{cell.paper:.2f}'}" for cell in verified(name)]
+    measured = [
+        f"{cell.ours:.2f}{'*' if cell.later_epochs else ''} / {'-' if cell.paper is None else f'{cell.paper:.2f}'}"
+        for cell in verified(name)
+    ]
     more = f" (+{len(measured) - 1})" if len(measured) > 1 else ""
     return name, made_of(name), table_numbers(name), "".join(measured[:1]) + more
 
