@@ -1,4 +1,7 @@
-"""The command line: the program. Each command is a few lines that call the library."""
+"""The command line: the program. Each command is a few lines that call the library.
+
+Commands import what they call when they are called: help, the version and mistakes are told without torch, at once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import ipll
 from ipll.cli.catalogue import datasets, methods, prepare
 from ipll.cli.console import err_console, out_console
 from ipll.cli.experiments import demo, resume, run
+from ipll.cli.mistakes import Command, Program
 from ipll.cli.own import fit, update
 from ipll.cli.own_look import audit, evaluate, info, predict
 from ipll.cli.results import figure, paper_table, report, run_bench
@@ -19,6 +23,7 @@ from ipll.errors import Interrupted, IpllError
 from ipll.messages import tell
 
 app = typer.Typer(
+    cls=Program,
     help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
     no_args_is_help=True,
     add_completion=False,
@@ -49,9 +54,9 @@ def main() -> None:
 
 
 for _command in (run, resume, demo, stream, augment, methods, datasets, prepare, report):  # in the order of the help
-    app.command()(_command)
-app.command("bench")(run_bench)
-app.command("table")(paper_table)
-app.command()(figure)
+    app.command(cls=Command)(_command)
+app.command("bench", cls=Command)(run_bench)
+app.command("table", cls=Command)(paper_table)
+app.command(cls=Command)(figure)
 for _own in (fit, update, predict, evaluate, audit, info):
-    app.command(rich_help_panel="Your own data")(_own)
+    app.command(cls=Command, rich_help_panel="Your own data")(_own)
