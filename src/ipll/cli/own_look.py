@@ -59,7 +59,7 @@ def evaluate(
     device: Device = "auto",
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Compare a model's predictions with labels: accuracy, per class, and whether its confidence can be trusted."""
+    """Compare a model's predictions with labels: accuracy, each class, and whether its confidence can be trusted."""
     from ipll.cli.own_output import check_ending, evaluation_lines, evaluation_tables, skipped_lines
 
     check_ending(out, (".json",))
