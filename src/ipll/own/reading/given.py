@@ -14,7 +14,7 @@ from ipll.errors import ConfigError, DataError
 from ipll.own.reading.columns import NO_CANDIDATES
 from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.read import TEXT, accept, gather, read_table
+from ipll.own.reading.read import TEXT, accept, check_separator, gather, read_table
 from ipll.own.reading.samples import Samples, checked
 from ipll.own.reading.tables import open_table
 from ipll.own.reading.votes import read_votes
@@ -75,6 +75,8 @@ def _read_table(path: Path, skip_bad: bool) -> Samples:
     table = open_table(path, TEXT)
     problems = table.problems()
     samples, broken = gather(table, problems, unlabelled={"split", "candidates"} <= set(table.columns))
+    if "candidates" in table.columns:
+        check_separator(table, samples)
     if samples.split is not None:
         empty = _learnt_from(samples) & ~samples.candidates.any(1)
         problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)
