@@ -271,10 +271,22 @@ def test_ctrl_c_leaves_the_model_as_it_was(
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT)  # Python itself may end the second way; shells call both 130
+    assert "Stopping" in err.partition("Stopped. model is as it was.")[0]
     assert "Stopped. model is as it was." in err
     after = snapshot(tmp_path / "model")
     assert {name: content for name, content in after.items() if not name.startswith(".pending")} == before
     assert ("goes on from here" in err) == any(name.startswith(".pending") for name in after)
+
+
+def test_ctrl_c_is_heard_at_once_whatever_goes_on(launch: Any, tmp_path: Path) -> None:
+    """Here a plugin takes its time: nothing is learnt yet."""
+    (tmp_path / "plugin.py").write_text("import pathlib, time; pathlib.Path('waits').touch(); time.sleep(60)")
+    with launch("fit", "table.csv", "--out", "model", "--plugin", "plugin.py") as process:
+        while process.poll() is None and not (tmp_path / "waits").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "Stopping.\n")
 
 
 def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Path, tmp_path: Path) -> None:

@@ -5,7 +5,11 @@ Commands import what they call when they are called: help, the version and mista
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -44,13 +48,34 @@ def program(
 def main() -> None:
     """The program: a mistake of the user's is one message and status 2, an interruption 130."""
     try:
-        app()
+        with _heard():
+            app()
     except Interrupted as stop:
         tell(str(stop), err_console)
         sys.exit(128 + stop.signal)
     except IpllError as error:
         tell(f"ipll: {error}", err_console, style="red")
         sys.exit(2)
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Ctrl-C is acknowledged at once, also where it takes a while to get out: of an import, of what Arrow reads."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler:  # whoever started it wants it otherwise
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        with suppress(RuntimeError):  # it came in the middle of another line
+            tell("Stopping.", err_console)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 for _command in (run, resume, demo, stream, augment, methods, datasets, prepare, report):  # in the order of the help

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from ipll.cli.console import say, show
 from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
-from ipll.messages import cell
+from ipll.messages import batches, cell, counted
 
 
 def predict(
@@ -123,7 +123,7 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     else:
         what = f"{model.shape[0]:,} features"
     say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
-    say(f"{len(model.records):,} samples in one fit and {model.updates - 1} updates, {len(model.names):,} classes")
+    say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes")
     show(class_table(model))
     show_choices(model)
     for line in [*class_lines(model), *evidence_lines(model), *kept_lines(model, folder)]:
