@@ -16,6 +16,7 @@ from irises import NAMES, QUICK, iris_rows, rows_of, write_csv
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from ipll.data.pictures import read_picture
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.own.model import Model
 
@@ -208,6 +209,36 @@ def test_broken_images(main: Any, pictures: Any) -> None:
     assert status == 0
     assert "Skipped 1" in out
     assert len(Path("p.jsonl").read_text().splitlines()) == len(paths) - 1
+
+
+def test_images_of_the_split_test_are_decoded_once(main: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the model is saved; what is broken among them is listed and costs nothing."""
+    paths = pictures([i for i in range(60) if load_digits().target[i] < 2])
+    table = [
+        {"image": path, "candidates": Path(path).parent.name, "label": Path(path).parent.name} | {"split": split}
+        for path, split in zip(paths, ["train", "train", "test"] * len(paths), strict=False)
+    ]
+    write_csv(Path("table.csv"), table)
+    whole = Path(paths[2]).read_bytes()
+    Path(paths[2]).write_bytes(whole[: len(whole) - 30])
+    decoded: list[str] = []
+
+    def noted(what: Any, *rest: Any, **more: Any) -> Any:
+        decoded.append(str(what))
+        return read_picture(what, *rest, **more)
+
+    monkeypatch.setattr("ipll.data.pictures.read_picture", noted)
+    status, out, err = main("fit", "table.csv", "--out", "model", *QUICK)
+    assert status == 0, err
+    tests = len(paths) // 3
+    assert f"on {tests - 1} rows of the split 'test'" in out
+    assert "Skipped 1 that cannot be read:" in out
+    assert sorted(decoded) == sorted(set(decoded))
+    assert len(decoded) == len(paths)
+    for path in paths[2::3]:
+        Path(path).write_bytes(whole[: len(whole) - 30])
+    status, out, err = main("fit", "table.csv", "--out", "other", *QUICK)
+    assert (status, "not evaluated" in err, "The model is in other" in out) == (0, True, True)
 
 
 def test_image_size(main: Any, pictures: Any) -> None:

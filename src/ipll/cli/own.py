@@ -13,7 +13,7 @@ import typer
 
 from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
-from ipll.errors import ConfigError, Interrupted
+from ipll.errors import ConfigError, DataError, Interrupted
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
@@ -88,7 +88,7 @@ def fit(
             skip_bad=skip_bad,
             reporter=LiveProgress(err_console),
         )
-    _summarise(model, None, out, given, device, skip_bad)
+    _summarise(model, None, out, given, device)
     _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
 
 
@@ -113,7 +113,7 @@ def update(
         _tell(given)
         with _interruptible(f"{folder} is as it was."):
             model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
-    _summarise(model, before, folder, given, device, skip_bad)
+    _summarise(model, before, folder, given, device)
     _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
 
 
@@ -147,7 +147,7 @@ def _tell(given: Given) -> None:
     warn(f"Warning: {message}" for message in given.train.warnings)
 
 
-def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str, skip_bad: bool) -> None:
+def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str) -> None:
     """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
     from ipll.cli.own_output import (
         class_lines,
@@ -165,9 +165,14 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     _say_all(settled_lines(model, before))
     _say_all(class_lines(model))
     if given.test is not None and any(given.test.label_names):
-        test = readable(given.test, model, skip_bad=skip_bad)
-        result = compare(model.predict(test, device=device), test)
-        _say_all(evaluation_lines(result, "rows of the split 'test'"))
+        try:
+            test = readable(given.test, model, skip_bad=True)  # what was learnt is saved: the others are worth a number
+            result = compare(model.predict(test, device=device), test)
+        except DataError as error:
+            warn([f"Warning: not evaluated: {error}"])
+        else:
+            _say_all(skipped_lines(test.skipped[len(given.test.skipped) :], test.word))
+            _say_all(evaluation_lines(result, "rows of the split 'test'"))
     _say_all(kept_lines(model, folder))
 
 

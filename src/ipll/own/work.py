@@ -57,9 +57,7 @@ def update_folder(folder: Path, samples: Samples, *, plugins: Sequence[str | Pat
 
 def save(model: Model, folder: Path) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
-    with stop_requests(
-        note=lambda _: tell(f"Heard, but what was learnt is being saved to {folder}: it takes a moment.")
-    ):
+    with stop_requests(note=lambda _: tell("Heard; what was learnt is saved all the same, which takes a moment.")):
         model.save(folder)
         clear_pending(folder)
 

@@ -20,7 +20,6 @@ from ipll.own.reading.tables import open_table
 from ipll.own.reading.votes import read_votes
 
 TRAIN, TEST = "train", "test"
-CHECKED = 8  # pixels: images that are not learnt from are decoded as small as this to see that they are whole
 
 
 class Given(NamedTuple):
@@ -34,7 +33,10 @@ class Given(NamedTuple):
 def read_given(
     table: Path | None, votes: Path | None = None, *, min_votes: int = 1, skip_bad: bool = False, update: bool = False
 ) -> Given:
-    """-> the samples to learn from. An update may bring one class only, a fit may not."""
+    """-> the samples to learn from. An update may bring one class only, a fit may not.
+
+    Images of the split 'test' are not decoded here: that is for the evaluation, which leaves out what is broken.
+    """
     if votes is not None:
         samples = read_votes(votes, samples=table, min_votes=min_votes, skip_bad=skip_bad, allow_one_class=True)
     elif table is None:
@@ -45,8 +47,6 @@ def read_given(
         samples = _read_table(table, skip_bad)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
-    if given.test is not None and not skip_bad:
-        given.test.decoded(CHECKED)  # what is broken is told before a model has learnt
     return given
 
 
