@@ -58,6 +58,18 @@ def main() -> None:
         sys.exit(2)
 
 
+class Heard:
+    """Answers Ctrl-C, and remembers it: what goes on may swallow a KeyboardInterrupt (see `driver.stop_requests`)."""
+
+    asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        with suppress(RuntimeError):  # it came in the middle of another line
+            tell("Stopping.", err_console)
+        signal.default_int_handler(number, frame)
+
+
 @contextmanager
 def _heard() -> Iterator[None]:
     """Ctrl-C is acknowledged at once, also where it takes a while to get out: of an import, of what Arrow reads."""
@@ -66,12 +78,7 @@ def _heard() -> Iterator[None]:
         yield
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        with suppress(RuntimeError):  # it came in the middle of another line
-            tell("Stopping.", err_console)
-        signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGINT, Heard())
     try:
         yield
     finally:
