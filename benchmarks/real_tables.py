@@ -28,7 +28,7 @@ from table_baselines import BASELINES, Floats, Learn
 
 from ipll.engine.device import cpu_threads, describe
 from ipll.own import Model, Predictions, Samples, from_arrays
-from ipll.own.prediction import calibration
+from ipll.own.prediction import calibration_error
 
 ARRIVALS = 4
 LATER = {"restricted": 0.0, "unrestricted": 0.0, "blurry": 0.1}
@@ -181,9 +181,7 @@ CHOSEN = ("augment.drop", "model.inputs", "disambiguation.prior", "train.epochs"
 
 
 def scores(confidence: npt.NDArray[np.float32], right: npt.NDArray[np.bool_]) -> dict[str, float]:
-    bins = calibration(confidence, right)
-    error = sum(one.samples * abs(one.confidence - one.accuracy) for one in bins) / len(right)
-    return {"accuracy": 100 * float(right.mean()), "calibration_error": 100 * error}
+    return {"accuracy": 100 * float(right.mean()), "calibration_error": 100 * calibration_error(confidence, right)}
 
 
 def summary(runs: list[dict[str, Any]]) -> str:

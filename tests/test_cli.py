@@ -19,6 +19,8 @@ from ipll import progress
 from ipll.benchmark.run import slow_notices
 from ipll.config import resolve
 from ipll.data.sources import load_source
+from ipll.learner import Position
+from ipll.messages import batches, counted
 from ipll.method import method_table
 from ipll.networks.network import Network
 from ipll.progress import LiveProgress
@@ -329,9 +331,28 @@ def test_progress_without_a_terminal_is_not_silent_for_long(
     log = io.StringIO()
     ipll.run("digits", reporter=LiveProgress(Console(file=log, width=60)), **quick)
     lines = log.getvalue().splitlines()
-    assert "pgdr: task 1/3, epoch 2/2" in lines
-    assert lines[-2] == "pgdr: task 3/3, prototypes, memory and test"
+    assert any(re.fullmatch(r"pgdr: task 1/3, epoch 2/2, \d+ %, \d+:\d\d left", line) for line in lines)
+    assert lines[-2] == "pgdr: task 3/3, prototypes, memory and test, 100 %, 0:00 left"
     assert lines[-1].startswith("pgdr: task 3/3, 10 classes seen, accuracy ")
+
+
+def test_progress_without_a_terminal_is_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an hour's fit with a step a second: a line after 5 seconds, 10, 20, 40, and then one a minute."""
+    log, now = io.StringIO(), 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    live = LiveProgress(Console(file=log, width=200))
+    live.begin(progress.Plan("fit", [100], [3600]), Position(0))
+    for second in range(1, 3600):
+        now = float(second)
+        live.step(Position(0, epoch=second), 1, 1)
+    lines = log.getvalue().splitlines()
+    assert lines[0] == "fit: epoch 7/3600, 0 %, 59:54 left"
+    assert 60 < len(lines) < 66
+
+
+def test_numbers_and_their_words() -> None:
+    assert (counted(1, "epoch"), counted(0, "epoch"), counted(1000, "epoch")) == ("1 epoch", "0 epochs", "1,000 epochs")
+    assert (batches(1), batches(2), batches(3)) == ("one fit", "one fit and 1 update", "one fit and 2 updates")
 
 
 def test_a_large_network_on_a_cpu_says_how_to_look_quickly(quick: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from sklearn.datasets import load_iris
 
 import ipll
 from ipll import driver
+from ipll.cli import Heard
 from ipll.driver import ASKED, Clock, stop_requests
 from ipll.families.memory.by_class import RepresentativeDiverse
 from ipll.own import Model, from_arrays
@@ -122,6 +123,21 @@ def test_a_request_waits_for_the_next_position_but_not_for_long(monkeypatch: pyt
         with pytest.raises(ipll.Interrupted, match=r"^Stopped\.$") as caught:
             stop.check()
     assert caught.value.signal == signal.SIGTERM
+
+
+def test_a_request_that_was_lost_is_remembered() -> None:
+    """A KeyboardInterrupt in a destructor is told and dropped; what comes next knows of it all the same."""
+    usual, heard = signal.getsignal(signal.SIGINT), Heard()
+    signal.signal(signal.SIGINT, heard)
+    try:
+        with stop_requests() as stop:
+            assert not stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with stop_requests() as stop:
+            assert stop.asked
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_before_a_task_ends_little_is_at_stake(monkeypatch: pytest.MonkeyPatch) -> None:

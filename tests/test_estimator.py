@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -245,3 +247,34 @@ class TestFailures:
             learner.predict(X)
         with pytest.raises(NotFittedError):
             learner.save("nowhere")
+
+
+def test_a_matrix_of_numbers_or_a_sparse_one_is_that_of_booleans() -> None:
+    matrix = np.eye(3, dtype=bool)[TRUTH] | (np.random.default_rng(0).random((len(X), 3)) < 0.2)
+    names = ["setosa", "versicolor", "virginica"]
+    learners = [
+        IncrementalClassifier(epochs=2, random_state=0).fit(X, y, classes=names)
+        for y in (matrix, matrix.astype(int), csr_array(matrix.astype(float)), matrix.astype(int).tolist())
+    ]
+    for learner in learners[1:]:
+        assert np.array_equal(learner.predict_proba(X), learners[0].predict_proba(X))
+
+
+def test_score_refuses_candidate_sets(two_batches: Any) -> None:
+    for y in (ambiguous(NAMES, sorted(set(NAMES))), np.ones((len(X), 3), bool), csr_array(np.ones((len(X), 3)))):
+        with pytest.raises(DataError, match="plain labels"):
+            two_batches.score(X, y)
+
+
+def test_parameters_that_come_too_late_are_told() -> None:
+    learner = IncrementalClassifier(epochs=2, random_state=0).partial_fit(X, NAMES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner.set_params(device="cpu", epochs=2).partial_fit(X, NAMES)
+    learner.set_params(miss_rate=0.1, settings={"train.lr": 0.1})
+    with pytest.warns(UserWarning, match="miss_rate, settings: changed since the first batch, and without effect"):
+        learner.partial_fit(X, NAMES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner.fit(X, NAMES).partial_fit(X, NAMES)
+    assert learner.model_.given["disambiguation.miss_rate"] == 0.1

@@ -16,6 +16,7 @@ from filelock import FileLock
 from sklearn.datasets import load_iris
 
 import ipll
+import ipll.paper.catalogue
 from ipll.engine import checkpoint
 from ipll.engine.files import write_text
 from ipll.engine.locks import lock

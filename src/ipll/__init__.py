@@ -2,18 +2,19 @@
 
 __version__ = "0.1.0"
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ipll.benchmark.run import resume, run
-from ipll.data.source import Source
-from ipll.data.sources import load_source
-from ipll.data.stream import Stream, StreamConfig, Task
 from ipll.errors import ConfigError, DataError, Interrupted, IpllError, RunError
-from ipll.results.result import Result
 
 if TYPE_CHECKING:
+    from ipll.benchmark.run import resume, run
+    from ipll.data.source import Source
+    from ipll.data.sources import load_source
+    from ipll.data.stream import Stream, StreamConfig, Task
     from ipll.estimator import IncrementalClassifier
     from ipll.own.model import Model
+    from ipll.results.result import Result
 
 __all__ = [
     "ConfigError",
@@ -34,14 +35,25 @@ __all__ = [
     "run",
 ]
 
+LATER = {  # imported when they are asked for: torch takes a second or two, which `ipll --help` has no use for
+    "IncrementalClassifier": "estimator",
+    "Model": "own.model",
+    "Result": "results.result",
+    "Source": "data.source",
+    "Stream": "data.stream",
+    "StreamConfig": "data.stream",
+    "Task": "data.stream",
+    "load_source": "data.sources",
+    "resume": "benchmark.run",
+    "run": "benchmark.run",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "IncrementalClassifier":  # imported when it is asked for: a run of the benchmark does without it
-        from ipll.estimator import IncrementalClassifier
-
-        return IncrementalClassifier
-    if name == "Model":
-        from ipll.own.model import Model
-
-        return Model
+    if name in LATER:
+        return getattr(import_module(f"ipll.{LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *LATER]

@@ -23,7 +23,7 @@ from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.own.model import Model
 from ipll.own.reading.arrays import from_arrays
-from ipll.own.reading.labels import Labels, label_type, read_targets, to_labels
+from ipll.own.reading.labels import Labels, are_sets, label_type, read_targets, to_labels
 from ipll.own.reading.samples import Samples, with_candidates
 from ipll.progress import LiveProgress
 
@@ -34,15 +34,17 @@ SETTINGS = {
     "memory_size": "memory.size",
     "miss_rate": "disambiguation.miss_rate",
 }
+KEPT = ("method", *SETTINGS, "min_class_samples", "random_state", "settings")  # by a model, from its first batch on
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier for ambiguous labels that keep coming: every sample has a set of candidates, one of them is true.
 
     X is features [n, d], or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w]. y is labels [n]; or a list, tuple or
-    set of candidates per sample; or a bool matrix [n, classes] whose columns the argument `classes` names.
+    set of candidates per sample; or a matrix [n, classes] of booleans, or of 0 and 1, whose columns the argument
+    `classes` names.
 
-    Parameters; a model keeps those from `method` to `settings` from its first batch on:
+    Parameters; a model keeps those from `method` to `settings` from its first batch on, and warns where others are set:
 
     method: any name that `ipll methods` lists; 'auto': PGDR, for features with what tables need ('pgdr/tables').
     epochs, batch_size, memory_size: None chooses them from each batch. `memory_size` is in samples.
@@ -132,6 +134,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         probabilities[:, columns] = predictions.probabilities
         return probabilities
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """-> the accuracy on plain labels y [n]."""
+        if are_sets(read_targets(y)):
+            raise DataError(
+                "score compares with plain labels [n], and y holds candidate sets. The share of predictions that are "
+                "among them: np.mean([label in one for label, one in zip(model.predict(X), y)])."
+            )
+        return float(super().score(X, y, sample_weight))
+
     def save(self, path: str | Path) -> None:
         """Writes a model folder, which `ipll predict`, `ipll update` and `ipll audit` can use too."""
         check_is_fitted(self)
@@ -162,6 +173,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             if list(model.names[: len(names)]) != names:
                 raise ValueError("it belongs to another model")
             estimator = cls(**values["parameters"])._settled(model, classes, label_type(classes))
+            estimator._begun = estimator._kept()
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{file} does not fit the model ({error}). Remove it to load the model with its classes as text."
@@ -175,6 +187,16 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if y is None:
             raise DataError("IncrementalClassifier requires y to be passed, but the target y is None. Give candidates.")
         new = copy.copy(self)
+        if model is None:
+            new._begun = {name: _plain(getattr(self, name)) for name in KEPT}
+        elif changed := [
+            name for name, value in getattr(self, "_begun", {}).items() if _plain(getattr(self, name)) != value
+        ]:
+            warnings.warn(
+                f"{', '.join(changed)}: changed since the first batch, and without effect on the model that goes on; "
+                "`fit` begins a new one.",
+                stacklevel=3,
+            )
         X = new._checked(X, reset=model is None)
         y = read_targets(y)
         named = [] if classes is None else list(classes)
@@ -233,6 +255,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _kept(self) -> dict[str, Any]:
+        """-> the parameters that a model keeps from its first batch on."""
+        return {name: _plain(getattr(self, name)) for name in KEPT}
 
     def _settings(self) -> dict[str, Any]:
         """-> all settings by their dotted names; a setting that is given twice is a ConfigError."""

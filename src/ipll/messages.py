@@ -29,6 +29,16 @@ def visible(text: str, keep: str = "") -> str:
     return "".join(c if c in keep or not _commands(c) else _escape(c) for c in text)
 
 
+def counted(n: int, word: str) -> str:
+    """-> '1 epoch', '2 epochs'."""
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def batches(n: int) -> str:
+    """-> what a model learnt n batches of samples in: 'one fit and 2 updates'."""
+    return f"one fit and {counted(n - 1, 'update')}" if n > 1 else "one fit"
+
+
 def cell(text: object) -> str:
     """-> text as a cell of a rich table, of which nothing counts as markup either."""
     return escape(visible(str(text)))

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ipll.config import Config
 from ipll.data.stream import Stream
 from ipll.learner import Position
-from ipll.messages import cell, tell
+from ipll.messages import cell, counted, tell
 from ipll.results.conditions import accuracy_word
 
-QUIET = 60  # seconds without a line, where there is no bar
+FIRST, QUIET = 5, 60  # seconds without a line, where there is no bar: at first, twice as many each time, and at most
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Silent(Listener):
 
 
 class LiveProgress(Listener):
-    """A bar where the console is a terminal; otherwise a line at each task's end, and one a minute in between."""
+    """A bar where the console is a terminal; otherwise a line at each task's end, and now and then one in between."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -107,19 +107,21 @@ class LiveProgress(Listener):
     def begin(self, plan: Plan, position: Position) -> None:
         self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
         self.start, self.started = plan.share(position), time.monotonic()
-        self.spoken = self.started
+        self.spoken, self.quiet = self.started, FIRST
         self.id = self.bar.add_task(cell(plan.title), total=1.0, left="")
         self.bar.start()
 
     def step(self, position: Position, steps: int, phases: int) -> None:
         doing = self.plan.doing(position, phases)
-        if not self.console.is_terminal:
-            if time.monotonic() - self.spoken > QUIET:
-                self._say(", ".join([*self._which(position.task), doing]))
-            return
         done = self.plan.share(position, steps, phases)
         elapsed = time.monotonic() - self.started
-        left = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
+        seconds = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
+        left = f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
+        if not self.console.is_terminal:
+            if time.monotonic() - self.spoken > min(self.quiet, QUIET):
+                self._say(", ".join([*self._which(position.task), doing, f"{100 * done:.0f} %", left]))
+                self.quiet *= 2
+            return
         mean = sum(self.accuracies) / max(len(self.accuracies), 1)
         accuracy = f" · {self.plan.accuracy} {mean:.1f}" if self.accuracies else ""
         words = " · ".join([self.plan.title, *self._which(position.task), doing])
@@ -127,7 +129,7 @@ class LiveProgress(Listener):
             self.id,
             completed=done,
             description=cell(words + accuracy + self.state),
-            left=f"{int(left) // 60}:{int(left) % 60:02d} left",
+            left=left,
         )
 
     def _which(self, task: int) -> list[str]:
@@ -136,12 +138,11 @@ class LiveProgress(Listener):
 
     def epoch(self, position: Position, record: dict[str, Any]) -> None:
         if "changed" in record:
-            changed = record["changed"]
-            self.state = f" · {changed:,} label{'' if changed == 1 else 's'} changed"
+            self.state = f" · {counted(record['changed'], 'label')} changed"
             self.state += f" · confidence {record['confidence']:.2f}"
 
     def task(self, record: dict[str, Any]) -> None:
-        words = f"{self.plan.epochs[-1]} epochs{self.state}"
+        words = f"{counted(self.plan.epochs[-1], 'epoch')}{self.state}"
         if self.plan.accuracy:
             self.accuracies.append(record["accuracy"])
             words = (

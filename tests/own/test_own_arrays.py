@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array, csr_matrix
 from sklearn.datasets import load_digits
 
 from ipll.errors import DataError
@@ -28,8 +29,14 @@ X = np.arange(6.0).reshape(3, 2)
         (["a", "b", "b"], ["b", "c", "a"], ("b", "c", "a"), ["a", "b", "b"]),
         (np.array([[1, 1], [0, 1], [1, 0]], bool), ["x", "y"], ("x", "y"), ["xy", "y", "x"]),
         ([[True, True], [False, True], [True, False]], [10, 2], ("10", "2"), [["10", "2"], ["2"], ["10"]]),
+        (np.array([[1, 1], [0, 1], [1, 0]]), ["x", "y"], ("x", "y"), ["xy", "y", "x"]),
+        (np.array([[1.0, 1], [0, 1], [1, 0]]), ["x", "y"], ("x", "y"), ["xy", "y", "x"]),
+        (csr_matrix([[1, 1], [0, 1], [1, 0]]), ["x", "y"], ("x", "y"), ["xy", "y", "x"]),
+        (csr_array([[True, True], [False, True], [True, False]]), ["x", "y"], ("x", "y"), ["xy", "y", "x"]),
+        ([[1, 1], [0, 1], [1, 0]], ["x", "y"], ("x", "y"), ["xy", "y", "x"]),
+        ([[1, 0], [0, 1], [1]], None, ("1", "0"), ["10", "01", "1"]),  # candidates: none is there twice
     ],
-    ids=range(9),
+    ids=range(15),
 )
 def test_kinds_of_y(y: Any, classes: Any, names: tuple[str, ...], sets: list[Any]) -> None:
     samples = from_arrays(X, y, classes)
@@ -88,7 +95,12 @@ def test_one_class_and_look_alikes(refused: Refused) -> None:
         ((X, np.array([[1, 1], [0, 0], [1, 0]], bool), ["x", "y"]), "sample 1: no candidates"),
         ((X, np.ones((3, 2), bool)), "y has 2 columns, but classes names none"),
         ((X, np.ones((3, 2), bool), ["a"]), "classes names 1"),
-        ((X, np.ones((3, 2), int), ["a", "b"]), "is bool [n, classes]"),
+        (
+            (X, np.full((3, 2), 2), ["a", "b"]),
+            "A matrix of candidates is [n, classes], of booleans or of 0 and 1",
+        ),
+        ((X, csr_matrix(np.ones((3, 2)))), "y has 2 columns, but classes names none"),
+        ((X, [[0, 0], [0, 1], [1, 0]]), "y has 2 columns, but classes names none"),
         ((X, ["a", "b", "z"], ["a", "b"]), "sample 2: candidate 'z' is not in classes"),
         ((X, ["a", "b", "c"], ["a", "a"]), "must be different names"),
         ((X, ["a", None, "b"]), "None is no class name"),
@@ -101,7 +113,7 @@ def test_one_class_and_look_alikes(refused: Refused) -> None:
         ((np.zeros((2, 4, 4)), ["a", "b"]), "Images are uint8"),
         ((np.zeros((2, 4, 4, 2), np.uint8), ["a", "b"]), "1 or 3 channels"),
     ],
-    ids=range(19),
+    ids=range(21),
 )
 def test_faults(refused: Refused, arguments: tuple[Any, ...], said: str) -> None:
     assert said in refused(from_arrays, *arguments)

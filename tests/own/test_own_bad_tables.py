@@ -64,6 +64,12 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ("t.csv", "id,features.x,candidates\na,1,a\nb,2,b\na,3,b\n", ["row 4: id 'a' is that of row 2 too"]),
     ("t.csv", "id,features.x,candidates\na,1,a\n,2,b\n", ["row 3: no id"]),
     ("t.csv", "features.x,candidates\n1,a\n2,a\n", ["one class only, 'a'"]),
+    (
+        "t.csv",
+        'features.x,candidates\n1,"robin,wren"\n2,"wren, crow"\n3,robin\n4,"crow,robin"\n',
+        ["'robin,wren' would be one candidate", "not ','", "Put '|' between them"],
+    ),
+    ("t.csv", "features.x,candidates\n1,a;b\n2,b;c\n3,c;a\n", ["'a;b' would be one candidate", "not ';'"]),
     ("t.csv", "features.x,candidates\n", ["has no rows"]),
     ("t.csv", "features.x,candidates", ["has no rows"]),
     ("t.csv", "", ["is empty"]),

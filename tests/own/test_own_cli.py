@@ -16,6 +16,7 @@ from irises import NAMES, QUICK, iris_rows, rows_of, write_csv
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from ipll.data.pictures import read_picture
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.own.model import Model
 
@@ -210,6 +211,36 @@ def test_broken_images(main: Any, pictures: Any) -> None:
     assert len(Path("p.jsonl").read_text().splitlines()) == len(paths) - 1
 
 
+def test_images_of_the_split_test_are_decoded_once(main: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the model is saved; what is broken among them is listed and costs nothing."""
+    paths = pictures([i for i in range(60) if load_digits().target[i] < 2])
+    table = [
+        {"image": path, "candidates": Path(path).parent.name, "label": Path(path).parent.name} | {"split": split}
+        for path, split in zip(paths, ["train", "train", "test"] * len(paths), strict=False)
+    ]
+    write_csv(Path("table.csv"), table)
+    whole = Path(paths[2]).read_bytes()
+    Path(paths[2]).write_bytes(whole[: len(whole) - 30])
+    decoded: list[str] = []
+
+    def noted(what: Any, *rest: Any, **more: Any) -> Any:
+        decoded.append(str(what))
+        return read_picture(what, *rest, **more)
+
+    monkeypatch.setattr("ipll.data.pictures.read_picture", noted)
+    status, out, err = main("fit", "table.csv", "--out", "model", *QUICK)
+    assert status == 0, err
+    tests = len(paths) // 3
+    assert f"on {tests - 1} rows of the split 'test'" in out
+    assert "Skipped 1 that cannot be read:" in out
+    assert sorted(decoded) == sorted(set(decoded))
+    assert len(decoded) == len(paths)
+    for path in paths[2::3]:
+        Path(path).write_bytes(whole[: len(whole) - 30])
+    status, out, err = main("fit", "table.csv", "--out", "other", *QUICK)
+    assert (status, "not evaluated" in err, "The model is in other" in out) == (0, True, True)
+
+
 def test_image_size(main: Any, pictures: Any) -> None:
     paths = pictures([i for i in range(40) if load_digits().target[i] < 2])
     write_csv(Path("table.csv"), [{"image": path, "candidates": Path(path).parent.name} for path in paths])
@@ -271,10 +302,22 @@ def test_ctrl_c_leaves_the_model_as_it_was(
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT)  # Python itself may end the second way; shells call both 130
+    assert "Stopping" in err.partition("Stopped. model is as it was.")[0]
     assert "Stopped. model is as it was." in err
     after = snapshot(tmp_path / "model")
     assert {name: content for name, content in after.items() if not name.startswith(".pending")} == before
     assert ("goes on from here" in err) == any(name.startswith(".pending") for name in after)
+
+
+def test_ctrl_c_is_heard_at_once_whatever_goes_on(launch: Any, tmp_path: Path) -> None:
+    """Here a plugin takes its time: nothing is learnt yet."""
+    (tmp_path / "plugin.py").write_text("import pathlib, time; pathlib.Path('waits').touch(); time.sleep(60)")
+    with launch("fit", "table.csv", "--out", "model", "--plugin", "plugin.py") as process:
+        while process.poll() is None and not (tmp_path / "waits").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "Stopping.\n")
 
 
 def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_info(main: Any, model: Path) -> None:
     status, out, _ = main("info", model)
     assert status == 0
     assert "pgdr/tables, seed 0, 4 features" in out
-    assert "80 samples in one fit and 0 updates, 2 classes" in out
+    assert "80 samples in one fit, 2 classes" in out
     assert "train.epochs=6" in out
     assert "It keeps " in out
     for path in model.iterdir():

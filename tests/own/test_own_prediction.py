@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from sklearn.datasets import load_digits, load_iris
+from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_support
 
 from ipll.own import Model, Predictions, Samples, evaluate, from_arrays
 from ipll.own.prediction import fit_temperature
@@ -23,7 +26,7 @@ def model() -> Model:
     return Model.fit(from_arrays(X, [str(label) for label in Y]), device="cpu", settings=settings)
 
 
-def predictions(names: str, probabilities: list[list[float]]) -> Predictions:
+def predictions(names: Sequence[str], probabilities: npt.ArrayLike) -> Predictions:
     table = np.array(probabilities, np.float32)
     n = len(table)
     return Predictions(tuple(names), table.argmax(1), table, np.zeros(n, np.float32), np.zeros(n, np.bool_))
@@ -102,12 +105,39 @@ def test_evaluation_counts_what_is_right() -> None:
     said = predictions("ab", [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.5, 0.5]])
     found = evaluate(said, labelled(["a", "b", "b", "unheard of", ""]))
     assert (found.samples, found.unlabelled, found.accuracy) == (4, 1, 0.5)
-    assert [tuple(row) for row in found.per_class] == [("a", 1, 1.0), ("b", 2, 0.5), ("unheard of", 1, 0.0)]
+    assert [tuple(row) for row in found.per_class] == [
+        ("unheard of", 1, 0.0, 0, None, "a"), ("b", 2, 0.5, 1, 1.0, "a"), ("a", 1, 1.0, 3, 1 / 3, ""),
+    ]  # fmt: skip
+    assert found.balanced_accuracy == pytest.approx((0 + 0.5 + 1) / 3)
     assert found.unknown == {"unheard of": 1}
     assert found.calibration_error == pytest.approx((0.1 + 0.8 + 0.3 + 0.6) / 4)
     assert sum(one.samples for one in found.bins) == 4
     assert all(one.low < one.confidence <= one.high + 1e-6 for one in found.bins)
-    assert found.to_dict()["per_class"][1] == {"name": "b", "samples": 2, "accuracy": 0.5}
+    told = {"name": "b", "samples": 2, "recall": 0.5, "predicted": 1, "precision": 1.0, "taken_for": "a"}
+    assert found.to_dict()["per_class"][1] == told
+
+
+def test_evaluation_agrees_with_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    names = tuple("abcde")
+    said = predictions(names, rng.dirichlet(np.ones(5), 500))
+    truth = np.where(rng.random(500) < 0.6, said.classes, rng.choice(5, 500, p=[0.5, 0.3, 0.1, 0.05, 0.05]))
+    found = evaluate(said, labelled([names[c] for c in truth]))
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, said.classes))
+    precision, recall, _, support = precision_recall_fscore_support(truth, said.classes)
+    for row in found.per_class:
+        c = names.index(row.name)
+        assert (row.samples, row.recall, row.precision) == (support[c], recall[c], precision[c])
+        wrong = Counter(said.classes[(truth == c) & (said.classes != c)].tolist())
+        assert row.taken_for == "" or wrong[names.index(row.taken_for)] == max(wrong.values())
+    recalls = [row.recall for row in found.per_class]
+    assert recalls == sorted(recalls)
+
+
+def test_a_class_that_is_predicted_but_has_no_samples_comes_last() -> None:
+    found = evaluate(predictions("abc", [[0.1, 0.2, 0.7], [0.9, 0.1, 0.0]]), labelled(["a", "a"]))
+    assert [tuple(row) for row in found.per_class] == [("a", 2, 0.5, 1, 1.0, "c"), ("c", 0, None, 1, 0.0, "")]
+    assert found.balanced_accuracy == 0.5
 
 
 def test_calibration_averages_within_bins() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,18 @@ def test_a_table_is_given_by_split(tmp_path: Path) -> None:
     given = read_given(table)
     assert given.test is not None
     assert (len(given.train), len(given.test), given.others) == (24, 8, {"later": 8})
+
+
+def test_ctrl_c_while_a_model_is_saved_is_answered_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Model.save
+
+    def interrupted(model: Model, path: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write(model, path)
+
+    monkeypatch.setattr(Model, "save", interrupted)
+    fit_folder(tmp_path / "model", blobs("ab"), **QUICK)
+    assert Model.load(tmp_path / "model").names == ("a", "b")
+    assert capsys.readouterr().err.strip() == "Heard; what was learnt is saved all the same, which takes a moment."

@@ -103,7 +103,7 @@ def test_the_most_doubtful_come_first_with_all_that_is_known(
         first["label"],
         f"{100 * first['confidence']:.1f} %",
         *first["candidates"],
-        f"update {first['changed_update']}, epoch {first['changed_epoch']}",
+        f"batch {first['changed_update']}, epoch {first['changed_epoch']}",
     ):
         assert words in text
     settled = "document.querySelector('#samples tbody .chips .settled').textContent"
@@ -228,6 +228,13 @@ def test_nothing_sticks_out_of_a_narrow_screen(
     outside = """[...document.querySelectorAll('main *, header *, nav *')].filter((e) =>
         e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll, .hidden, .skip')).length"""
     assert browser.evaluate(outside) == 0
+
+
+@pytest.mark.parametrize("width", [320, 400, 500, 600, 700])
+def test_the_pager_stays_on_one_line(browser: Browser, large: Path, width: int) -> None:
+    browser.open(large, width=width, height=740)
+    height = "Math.max(...[...document.querySelectorAll('#pager > *')].map((e) => e.getBoundingClientRect().height))"
+    assert browser.evaluate(f"document.querySelector('#pager').getBoundingClientRect().height < 2 * {height}")
 
 
 def test_the_keyboard_goes_through_the_whole_page_and_is_always_seen(browser: Browser, page: Path) -> None:

@@ -36,7 +36,7 @@ def test_it_sums_up_how_many_are_settled(tmp_path: Path) -> None:
     settled = sum(row["confidence"] >= 0.8 for row in table)
     agree = sum(row["label"] == row["given_label"] for row in table)
     late = sum(row["changed_late"] for row in table)
-    assert "300 samples in 3 updates" in page.text
+    assert "300 samples in one fit and 2 updates" in page.text
     assert f"Settled {100 * settled / 300:.1f} % {settled} samples, at least 80 % sure" in page.text
     assert f"Doubtful {300 - settled} samples" in page.text
     assert f"Changed late {late} samples" in page.text
@@ -48,7 +48,7 @@ def test_it_sums_up_how_many_are_settled(tmp_path: Path) -> None:
 def test_numbers_are_given_for_each_update_and_class(tmp_path: Path, key: str) -> None:
     model = make_model(400, classes=30, updates=4)
     html, page, _ = audit(tmp_path, model)
-    title = "By update" if key == "update" else "By class"
+    title = "By batch" if key == "update" else "By class"
     part = html[html.index(f"<b>{title}</b>") :]
     shown = dict(re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', part[: part.index("</table>")]))
     rows = audit_table(model).to_pylist()
@@ -58,9 +58,28 @@ def test_numbers_are_given_for_each_update_and_class(tmp_path: Path, key: str) -
         settled, late = sum(r["confidence"] >= 0.8 for r in own), sum(r["changed_late"] for r in own)
         mean = 100 * np.mean([r["confidence"] for r in own])
         agree = sum(r["label"] == r["given_label"] for r in own)
-        words = [f"{len(own)}", f"{settled}", f"{mean:.1f} %", f"{late}", f"{agree} of {len(own)}"]
+        named = [] if key == "update" else [f"{sum(name in r['candidates'] for r in rows)}"]
+        words = [*named, f"{len(own)}", f"{settled}", f"{mean:.1f} %", f"{late}", f"{agree} of {len(own)}"]
         assert re.findall("<td>(.*?)</td>", cells) == words
     assert "The 10 other classes are in the numbers below" in page.text
+
+
+def test_classes_that_nothing_settled_on_come_first(tmp_path: Path) -> None:
+    model = make_model(300)
+    label, codes = model.records.label, model.records.codes
+    gone = (label == 3) | (label == 7)
+    model.records = replace(model.records, label=np.where(gone, (label + 1) % 10, label))
+    html, page, _ = audit(tmp_path, model)
+    part = html[html.index("<b>By class</b>") :]
+    shown = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', part[: part.index("</table>")])
+    counts = {f"class {c}": int((codes == c).sum()) for c in (3, 7)}
+    first = sorted(counts, key=lambda name: -counts[name])
+    assert [row[0] for row in shown[:2]] == first
+    assert [row[1:] for row in shown[:2]] == [(str(counts[name]), "0") for name in first]
+    assert len(shown) == 10
+    assert html.count(">no samples<") == 2  # in place of a bar
+    assert "candidates and that no sample was settled on come before them" in page.text
+    assert "come before them" not in audit(tmp_path, make_model(300))[1].text
 
 
 def test_it_holds_the_rows_of_the_table_in_their_order(tmp_path: Path) -> None:
@@ -112,7 +131,7 @@ def test_without_pictures_given_labels_or_judgements_there_are_no_empty_columns(
     assert heads == ["id", "label", "confidence", "runner", "candidates", "update", "changed", "memory"]
     assert not [field for field in page.all("input") if field.get("name") == "differs"]
     assert "iVBORw0KGgo" not in html
-    assert "200 samples in 1 update" in page.text
+    assert "200 samples in one fit" in page.text
 
 
 def test_names_and_ids_cannot_inject_anything(tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
-"""The command line: the program. Each command is a few lines that call the library."""
+"""The command line: the program. Each command is a few lines that call the library.
+
+Commands import what they call when they are called: help, the version and mistakes are told without torch, at once.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -11,6 +18,7 @@ import ipll
 from ipll.cli.catalogue import datasets, methods, prepare
 from ipll.cli.console import err_console, out_console
 from ipll.cli.experiments import demo, resume, run
+from ipll.cli.mistakes import Command, Program
 from ipll.cli.own import fit, update
 from ipll.cli.own_look import audit, evaluate, info, predict
 from ipll.cli.results import figure, paper_table, report, run_bench
@@ -19,6 +27,7 @@ from ipll.errors import Interrupted, IpllError
 from ipll.messages import tell
 
 app = typer.Typer(
+    cls=Program,
     help="Incremental partial-label learning: learn from ambiguous labels that arrive task by task.",
     no_args_is_help=True,
     add_completion=False,
@@ -39,7 +48,8 @@ def program(
 def main() -> None:
     """The program: a mistake of the user's is one message and status 2, an interruption 130."""
     try:
-        app()
+        with _heard():
+            app()
     except Interrupted as stop:
         tell(str(stop), err_console)
         sys.exit(128 + stop.signal)
@@ -48,10 +58,37 @@ def main() -> None:
         sys.exit(2)
 
 
+class Heard:
+    """Answers Ctrl-C, and remembers it: what goes on may swallow a KeyboardInterrupt (see `driver.stop_requests`)."""
+
+    asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        with suppress(RuntimeError):  # it came in the middle of another line
+            tell("Stopping.", err_console)
+        signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Ctrl-C is acknowledged at once, also where it takes a while to get out: of an import, of what Arrow reads."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler:  # whoever started it wants it otherwise
+        yield
+        return
+
+    signal.signal(signal.SIGINT, Heard())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
 for _command in (run, resume, demo, stream, augment, methods, datasets, prepare, report):  # in the order of the help
-    app.command()(_command)
-app.command("bench")(run_bench)
-app.command("table")(paper_table)
-app.command()(figure)
+    app.command(cls=Command)(_command)
+app.command("bench", cls=Command)(run_bench)
+app.command("table", cls=Command)(paper_table)
+app.command(cls=Command)(figure)
 for _own in (fit, update, predict, evaluate, audit, info):
-    app.command(rich_help_panel="Your own data")(_own)
+    app.command(cls=Command, rich_help_panel="Your own data")(_own)

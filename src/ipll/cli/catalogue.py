@@ -9,14 +9,7 @@ from rich.table import Table
 
 from ipll.cli.console import on_terminal, say, show
 from ipll.cli.options import DataRoot, Plugins, SkipBad
-from ipll.config import preset_names, resolve
-from ipll.data.source import SOURCES
-from ipll.data.sources import default_data_root, image_source
 from ipll.messages import cell
-from ipll.method import canonical, method_entry, method_table
-from ipll.paper.published import verified
-from ipll.paper.summary import made_of, method_groups, method_row, setting_rows, setting_table, table_numbers
-from ipll.plugins import load_plugins
 
 
 def methods(
@@ -25,6 +18,11 @@ def methods(
     plugin: Plugins = None,
 ) -> None:
     """List the methods, what each is made of, and the paper's tables that it is in; or one method's settings."""
+    from ipll.method import canonical, method_table
+    from ipll.paper.published import verified
+    from ipll.paper.summary import method_groups, method_row
+    from ipll.plugins import load_plugins
+
     load_plugins(plugin or ())
     if name is not None:
         _show_method(name, preset)
@@ -45,6 +43,10 @@ def methods(
 
 
 def _show_method(name: str, preset: str) -> None:
+    from ipll.method import method_entry
+    from ipll.paper.published import verified
+    from ipll.paper.summary import made_of, setting_rows, setting_table, table_numbers
+
     rows = list(setting_rows(name, preset))
     say(f"{name}: {method_entry(name)['doc']}\nmade of: {made_of(name)}")
     say(f"tables of the paper: {table_numbers(name) or 'none'}")
@@ -54,6 +56,11 @@ def _show_method(name: str, preset: str) -> None:
 
 def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
     """List the data sets, whether they are at hand, and the presets that use them."""
+    from ipll.config import preset_names, resolve
+    from ipll.data.source import SOURCES
+    from ipll.data.sources import default_data_root
+    from ipll.plugins import load_plugins
+
     load_plugins(plugin or ())
     root = data_root or default_data_root()
     table = Table("data set", "at hand", "presets", "what it is", caption=f"Data root: {cell(root)}")
@@ -75,6 +82,9 @@ def prepare(
     plugin: Plugins = None,
 ) -> None:
     """Decode and resize a data set's images into one file, or check the one that is there. A run does it by itself."""
+    from ipll.data.sources import default_data_root, image_source
+    from ipll.plugins import load_plugins
+
     load_plugins(plugin or ())
     found = image_source(dataset, size).prepare(data_root or default_data_root(), jobs, skip_bad=skip_bad)
     height, width = found.images.shape[2:]

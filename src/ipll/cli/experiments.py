@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipll.benchmark.run import resume as resume_run
-from ipll.benchmark.run import run_config
 from ipll.cli.console import err_console, say, show
 from ipll.cli.options import (
     Compile,
@@ -25,12 +23,9 @@ from ipll.cli.options import (
     Seed,
     Set,
 )
-from ipll.config import parse_overrides, resolve
-from ipll.demo import run_demo
-from ipll.paper.summary import compare
-from ipll.plugins import load_plugins
-from ipll.progress import LiveProgress
-from ipll.results.result import Result
+
+if TYPE_CHECKING:
+    from ipll.results.result import Result
 
 
 def run(
@@ -50,6 +45,11 @@ def run(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
+    from ipll.benchmark.run import run_config
+    from ipll.config import parse_overrides, resolve
+    from ipll.plugins import load_plugins
+    from ipll.progress import LiveProgress
+
     load_plugins(plugin or ())
     overrides = parse_overrides(set_ or [])
     if precision is not None:
@@ -81,8 +81,11 @@ def resume(
 
     Its data are looked for where they were. Other data than it was begun with are refused.
     """
+    import ipll
+    from ipll.progress import LiveProgress
+
     reporter = LiveProgress(err_console)
-    _show_result(resume_run(folder, device=device, data_root=data_root, plugins=plugin or (), reporter=reporter))
+    _show_result(ipll.resume(folder, device=device, data_root=data_root, plugins=plugin or (), reporter=reporter))
 
 
 def demo(
@@ -90,11 +93,17 @@ def demo(
     overwrite: Overwrite = False,
 ) -> None:
     """Watch PGDR and a learner that forgets learn five tasks of handwritten digits, on a CPU, in a minute."""
+    from ipll.demo import run_demo
+    from ipll.paper.summary import compare
+    from ipll.progress import LiveProgress
+
     results = run_demo(out, overwrite=overwrite, reporter=lambda: LiveProgress(err_console))
     show(compare(results))
     say(f"\nThe report: {out / 'report.html'}")
 
 
 def _show_result(result: Result) -> None:
+    from ipll.paper.summary import compare
+
     show(compare([result]))
     say(f"\nThe run: {result.folder}")

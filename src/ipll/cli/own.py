@@ -13,19 +13,7 @@ import typer
 
 from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
-from ipll.cli.own_output import (
-    class_lines,
-    evaluation_lines,
-    kept_lines,
-    next_lines,
-    read_lines,
-    settled_lines,
-    show_choices,
-    skipped_lines,
-)
-from ipll.config import parse_overrides, resolve
-from ipll.errors import ConfigError, Interrupted
-from ipll.plugins import load_plugins
+from ipll.errors import ConfigError, DataError, Interrupted
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
@@ -68,8 +56,11 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> None:
     """Learn from your own samples, each with the labels that it may have. Settings are chosen from the data."""
+    from ipll.cli.own_output import next_lines
+    from ipll.config import parse_overrides
     from ipll.own.reading.given import read_given
     from ipll.own.work import check_free, fit_folder
+    from ipll.plugins import load_plugins
     from ipll.progress import LiveProgress
 
     load_plugins(plugin or ())
@@ -97,7 +88,7 @@ def fit(
             skip_bad=skip_bad,
             reporter=LiveProgress(err_console),
         )
-    _summarise(model, None, out, given, device, skip_bad)
+    _summarise(model, None, out, given, device)
     _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
 
 
@@ -111,6 +102,7 @@ def update(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
+    from ipll.cli.own_output import next_lines
     from ipll.own.reading.given import read_given
     from ipll.own.work import opened
     from ipll.progress import LiveProgress
@@ -121,12 +113,14 @@ def update(
         _tell(given)
         with _interruptible(f"{folder} is as it was."):
             model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
-    _summarise(model, before, folder, given, device, skip_bad)
+    _summarise(model, before, folder, given, device)
     _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
 
 
 def _check_misses(method: str) -> None:
     """Raises unless the method's disambiguation can be told that true labels are missing."""
+    from ipll.config import resolve
+
     if method == "auto":
         return
     if not hasattr(resolve("digits", method).part("disambiguation").settings, "miss_rate"):
@@ -147,12 +141,22 @@ def _interruptible(outcome: str) -> Iterator[None]:
 
 
 def _tell(given: Given) -> None:
+    from ipll.cli.own_output import read_lines
+
     _say_all(read_lines(given))
     warn(f"Warning: {message}" for message in given.train.warnings)
 
 
-def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str, skip_bad: bool) -> None:
+def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str) -> None:
     """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
+    from ipll.cli.own_output import (
+        class_lines,
+        evaluation_lines,
+        kept_lines,
+        settled_lines,
+        show_choices,
+        skipped_lines,
+    )
     from ipll.own.prediction import evaluate as compare
     from ipll.own.work import readable
 
@@ -161,9 +165,14 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     _say_all(settled_lines(model, before))
     _say_all(class_lines(model))
     if given.test is not None and any(given.test.label_names):
-        test = readable(given.test, model, skip_bad=skip_bad)
-        result = compare(model.predict(test, device=device), test)
-        _say_all(evaluation_lines(result, "rows of the split 'test'"))
+        try:
+            test = readable(given.test, model, skip_bad=True)  # what was learnt is saved: the others are worth a number
+            result = compare(model.predict(test, device=device), test)
+        except DataError as error:
+            warn([f"Warning: not evaluated: {error}"])
+        else:
+            _say_all(skipped_lines(test.skipped[len(given.test.skipped) :], test.word))
+            _say_all(evaluation_lines(result, "rows of the split 'test'"))
     _say_all(kept_lines(model, folder))
 
 

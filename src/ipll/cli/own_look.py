@@ -10,22 +10,7 @@ from rich.table import Table as RichTable
 
 from ipll.cli.console import say, show
 from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
-from ipll.cli.own_output import (
-    SHOWN,
-    check_ending,
-    class_lines,
-    class_table,
-    evaluation_lines,
-    evaluation_tables,
-    evidence_lines,
-    first_rows,
-    kept_lines,
-    prediction_table,
-    show_choices,
-    skipped_lines,
-    write_columns,
-)
-from ipll.messages import cell
+from ipll.messages import batches, cell, counted
 
 
 def predict(
@@ -38,6 +23,8 @@ def predict(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
+    from ipll.cli.own_output import SHOWN, check_ending, first_rows, prediction_table, skipped_lines, write_columns
+
     check_ending(out)
     from ipll.own.certainty import FLAGGED
     from ipll.own.model import Model
@@ -72,7 +59,9 @@ def evaluate(
     device: Device = "auto",
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Compare a model's predictions with labels: accuracy, per class, and whether its confidence can be trusted."""
+    """Compare a model's predictions with labels: accuracy, each class, and whether its confidence can be trusted."""
+    from ipll.cli.own_output import check_ending, evaluation_lines, evaluation_tables, skipped_lines
+
     check_ending(out, (".json",))
     from ipll.engine.files import write_json
     from ipll.own.model import Model
@@ -103,6 +92,7 @@ def audit(
     plugin: RecordedPlugins = None,
 ) -> None:
     """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
+    from ipll.cli.own_output import SHOWN, check_ending
     from ipll.own.audit import WRITERS, audit_table, write_audit
     from ipll.own.model import Model
 
@@ -124,6 +114,7 @@ def audit(
 
 def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     """Show a model's classes, the settings that were chosen and why, and what its folder keeps."""
+    from ipll.cli.own_output import class_lines, class_table, evidence_lines, kept_lines, show_choices
     from ipll.own.model import Model
 
     model = Model.load(folder, plugins=plugin or ())
@@ -132,7 +123,7 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     else:
         what = f"{model.shape[0]:,} features"
     say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
-    say(f"{len(model.records):,} samples in one fit and {model.updates - 1} updates, {len(model.names):,} classes")
+    say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes")
     show(class_table(model))
     show_choices(model)
     for line in [*class_lines(model), *evidence_lines(model), *kept_lines(model, folder)]:

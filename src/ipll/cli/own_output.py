@@ -151,11 +151,12 @@ def class_table(model: Model) -> Table:
 
 
 def evaluation_tables(result: Evaluation) -> list[Table]:
-    """-> accuracy per class, and how often predictions of each confidence are right."""
-    classes = Table("class", "samples", "accuracy in %")
+    """-> how each class fares, the worst recall first; and how often predictions of each confidence are right."""
+    classes = Table("class", "samples", "recall in %", "predicted", "precision in %", "most often taken for")
     for row in result.per_class:
         name = cell(row.name) + (" (unknown to the model)" if row.name in result.unknown else "")
-        classes.add_row(name, f"{row.samples:,}", f"{100 * row.accuracy:.1f}")
+        recall, precision = ("-" if share is None else f"{100 * share:.1f}" for share in (row.recall, row.precision))
+        classes.add_row(name, f"{row.samples:,}", recall, f"{row.predicted:,}", precision, cell(row.taken_for))
     bins = Table("confidence in %", "samples", "mean confidence in %", "accuracy in %")
     for one in result.bins:
         shares = (f"{100 * share:.1f}" for share in (one.confidence, one.accuracy))
@@ -166,8 +167,9 @@ def evaluation_tables(result: Evaluation) -> list[Table]:
 def evaluation_lines(result: Evaluation, what: str) -> list[str]:
     """-> the accuracy on `what`, the calibration, and what does not fit the model."""
     lines = [
-        f"Accuracy {100 * result.accuracy:.1f} % on {result.samples:,} {what}. Calibration error "
-        f"{100 * result.calibration_error:.1f} % (15 bins). Unlike anything seen: {result.unlike:,}."
+        f"Accuracy {100 * result.accuracy:.1f} % on {result.samples:,} {what}; balanced over classes "
+        f"{100 * result.balanced_accuracy:.1f} %. Calibration error {100 * result.calibration_error:.1f} % (15 bins). "
+        f"Unlike anything seen: {result.unlike:,}."
     ]
     if result.unlabelled:
         lines.append(f"{result.unlabelled:,} have no label and were left out.")

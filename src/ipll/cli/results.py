@@ -5,24 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from ipll.cli.console import err_console, on_terminal, say, show, warn
 from ipll.cli.options import DataRoot, Device, Plugins, Set
-from ipll.config import parse_overrides, resolve
-from ipll.engine.files import write_text
 from ipll.messages import cell, visible
-from ipll.paper import figures
-from ipll.paper.campaigns.campaign import Options, run_plan
-from ipll.paper.campaigns.plan import Plan, parse_seeds
-from ipll.paper.catalogue import Bench, benches, find_bench
-from ipll.paper.numbers import OUT
-from ipll.paper.tables import PaperTable, render
-from ipll.plugins import load_plugins
-from ipll.report.build import write_report
+from ipll.paper import OUT
+
+if TYPE_CHECKING:
+    from ipll.paper.catalogue import Bench
+
 
 BenchName = Annotated[str, typer.Argument(metavar="NAME", help="A table or figure of the paper, such as tab3.")]
 BenchOut = Annotated[Path, typer.Option("--out", help="The folder that holds the runs.")]
@@ -36,6 +31,8 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The HTML file; else report.html in the first folder.")] = None,
 ) -> None:
     """Write a report of one or more runs: one HTML file that needs nothing else."""
+    from ipll.report.build import write_report
+
     target = out or folders[0] / "report.html"
     warn(f"Warning: {warning}" for warning in write_report(folders, target))
     say(f"Written to {target}")
@@ -58,6 +55,12 @@ def run_bench(
     plugin: Plugins = None,
 ) -> None:
     """Run a whole table or figure of the paper. Stopped at any moment, the same command goes on."""
+    from ipll.paper.campaigns.campaign import Options, run_plan
+    from ipll.paper.campaigns.plan import Plan, parse_seeds
+    from ipll.paper.catalogue import benches
+    from ipll.paper.tables import render
+    from ipll.plugins import load_plugins
+
     if name is None or list_:
         table = Table("name", "what it is", "numbers")
         for each in benches().values():
@@ -90,6 +93,10 @@ def paper_table(
     to: Annotated[Path | None, typer.Option(help="Write it to this file.")] = None,
 ) -> None:
     """Print one of the paper's tables: our numbers, from finished runs, beside the paper's."""
+    from ipll.engine.files import write_text
+    from ipll.paper.campaigns.plan import parse_seeds
+    from ipll.paper.tables import PaperTable
+
     built = PaperTable(_bench(name, preset, set_, only), out, parse_seeds(seeds))
     text = built.render(format_)
     if to is None:
@@ -110,6 +117,9 @@ def figure(
     seeds: Seeds = "3",
 ) -> None:
     """Draw one of the paper's figures from finished runs, as PNG, SVG and PDF."""
+    from ipll.paper import figures
+    from ipll.paper.campaigns.plan import parse_seeds
+
     drawing = figures.draw(_bench(name, preset, set_), out, parse_seeds(seeds))
     for file in figures.save(drawing, to or out / "figures"):
         say(f"Written to {file}")
@@ -117,6 +127,9 @@ def figure(
 
 
 def _bench(name: str, preset: str | None, set_: list[str] | None, only: list[str] | None = None) -> Bench:
+    from ipll.config import parse_overrides, resolve
+    from ipll.paper.catalogue import find_bench
+
     bench = find_bench(name)
     if preset is not None:
         resolve(preset)  # an unknown one is told with a suggestion

@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ipll.benchmark.run import load_data
 from ipll.cli.console import say, show
 from ipll.cli.options import ConfigFile, DataRoot, Plugins, Preset, Seed, Set
-from ipll.config import parse_overrides, resolve
-from ipll.data.grid import check_picture, write_grid
-from ipll.data.stream import Stream
-from ipll.plugins import load_plugins
 
 
 def stream(
@@ -27,6 +22,11 @@ def stream(
     plugin: Plugins = None,
 ) -> None:
     """Build a stream and its candidate sets, show it task by task, and write it to a file."""
+    from ipll.benchmark.run import load_data
+    from ipll.config import parse_overrides, resolve
+    from ipll.data.stream import Stream
+    from ipll.plugins import load_plugins
+
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     source = load_data(resolved.data, data_root)
@@ -57,6 +57,11 @@ def augment(
 
     The weak view is the one that labels are judged by, the strong one is learnt besides; it need not look wilder.
     """
+    from ipll.benchmark.run import load_data
+    from ipll.config import parse_overrides, resolve
+    from ipll.data.grid import check_picture, write_grid
+    from ipll.plugins import load_plugins
+
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
     check_picture(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,9 +96,14 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
 
 
 class ClassRow(NamedTuple):
+    """How one class fares. Shares are None where there is nothing to take them of."""
+
     name: str
-    samples: int
-    accuracy: float  # a share
+    samples: int  # that are of it
+    recall: float | None  # of these, the share that is predicted to be
+    predicted: int  # samples that are said to be of it
+    precision: float | None  # of these, the share that is
+    taken_for: str  # what most of its samples that are not recognised are predicted to be; '' where there are none
 
 
 class Bin(NamedTuple):
@@ -117,8 +123,9 @@ class Evaluation:
     samples: int  # that have a label
     unlabelled: int
     accuracy: float
-    per_class: tuple[ClassRow, ...]  # the model's classes in its order, then labels that it does not know
-    calibration_error: float  # the mean over samples of |confidence - accuracy| of their bin
+    balanced_accuracy: float  # the mean recall of the classes that have samples: rare ones count as much as others
+    per_class: tuple[ClassRow, ...]  # the worst recall first, then the most samples; those without samples come last
+    calibration_error: float  # see `calibration_error`
     bins: tuple[Bin, ...]  # those that are not empty
     unknown: dict[str, int]  # labels that the model does not know, with their samples; these count as wrong
     unlike: int  # samples unlike anything seen
@@ -139,24 +146,48 @@ def evaluate(predictions: Predictions, samples: Samples) -> Evaluation:
     unknown = Counter(name for name in given if name not in position)
     for name in unknown:
         position[name] = len(position)
-    truth = np.array([position[name] for name in given])
-    right = predictions.classes[labelled] == truth
-    counts, hits = np.bincount(truth, minlength=len(position)), np.bincount(truth[right], minlength=len(position))
-    rows = tuple(
-        ClassRow(name, int(counts[c]), float(hits[c] / counts[c])) for name, c in position.items() if counts[c]
-    )
-    bins = calibration(predictions.confidence[labelled], right)
-    error = sum(one.samples * abs(one.confidence - one.accuracy) for one in bins) / len(truth)
+    truth, said = np.array([position[name] for name in given]), predictions.classes[labelled]
+    right, confidence = said == truth, predictions.confidence[labelled]
+    rows = class_rows(tuple(position), truth, said)
     return Evaluation(
         samples=len(truth),
         unlabelled=int((~labelled).sum()),
         accuracy=float(right.mean()),
+        balanced_accuracy=float(np.mean([row.recall for row in rows if row.recall is not None])),
         per_class=rows,
-        calibration_error=error,
-        bins=bins,
+        calibration_error=calibration_error(confidence, right),
+        bins=calibration(confidence, right),
         unknown=dict(unknown.most_common()),
         unlike=int(predictions.unlike[labelled].sum()),
     )
+
+
+def class_rows(names: Sequence[str], truth: npt.NDArray[np.int64], said: npt.NDArray[np.int64]) -> tuple[ClassRow, ...]:
+    """-> a row for each class that is the truth [n] or is said [n] of some sample, the worst recall first."""
+    right = said == truth
+    samples, predicted, hits = (np.bincount(of, minlength=len(names)) for of in (truth, said, truth[right]))
+    mistaken = Counter(zip(truth[~right].tolist(), said[~right].tolist(), strict=True))
+    taken_for: dict[int, str] = {}
+    for (true, wrong), _ in mistaken.most_common():
+        taken_for.setdefault(true, names[wrong])
+    rows = [
+        ClassRow(
+            name=names[c],
+            samples=int(samples[c]),
+            recall=float(hits[c] / samples[c]) if samples[c] else None,
+            predicted=int(predicted[c]),
+            precision=float(hits[c] / predicted[c]) if predicted[c] else None,
+            taken_for=taken_for.get(c, ""),
+        )
+        for c in np.flatnonzero(samples + predicted).tolist()
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.recall is None, row.recall or 0.0, -row.samples)))
+
+
+def calibration_error(confidence: npt.NDArray[np.float32], right: npt.NDArray[np.bool_]) -> float:
+    """-> the expected calibration error over BINS bins of equal width, a share: the mean over samples of |confidence -
+    accuracy|, where both are means over the sample's bin."""
+    return sum(one.samples * abs(one.confidence - one.accuracy) for one in calibration(confidence, right)) / len(right)
 
 
 def calibration(confidence: npt.NDArray[np.float32], right: npt.NDArray[np.bool_]) -> tuple[Bin, ...]:

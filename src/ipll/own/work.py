@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ipll.driver import stop_requests
 from ipll.errors import RunError
+from ipll.messages import tell
 from ipll.own.folder import PENDING, clear_pending, working_on
 from ipll.own.model import Model
 from ipll.own.reading.samples import Samples
@@ -56,7 +57,7 @@ def update_folder(folder: Path, samples: Samples, *, plugins: Sequence[str | Pat
 
 def save(model: Model, folder: Path) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
-    with stop_requests():
+    with stop_requests(note=lambda _: tell("Heard; what was learnt is saved all the same, which takes a moment.")):
         model.save(folder)
         clear_pending(folder)
 

@@ -57,13 +57,16 @@ def share_bars(
     def x(share: float) -> float:
         return left + (right - left) * min(max(share, 0.0), 100.0) / 100
 
-    words = "; ".join(
-        f"{label}: " + ", ".join(f"{name} {share:.1f} %" for name, share in parts) for label, parts in rows
-    )
+    def told(parts: Shares) -> str:
+        return ", ".join(f"{name} {share:.1f} %" for name, share in parts) if _some(parts) else "no samples"
+
+    words = "; ".join(f"{label}: {told(parts)}" for label, parts in rows)
     svg = drawing("shares", title, words, width, bottom + 40)
     for i, (label, parts) in enumerate(rows):
         y, done = top + i * height, 0.0
         write(svg, left - 8, y + 15, label, "end")
+        if not _some(parts):
+            write(svg, left + 6, y + 15, "no samples", "axis")
         for (name, share), kind in zip(parts, kinds, strict=True):
             start, done = x(done), done + share
             part = add(svg, "rect", {"class": kind, "x": start, "y": y + 2, "width": x(done) - start, "height": 18})
@@ -74,6 +77,10 @@ def share_bars(
         write(svg, x(tick), bottom + 18, str(tick), "middle")
     write(svg, (left + right) / 2, bottom + 35, "share of samples, %", "middle axis")
     return tostring(svg, encoding="unicode")
+
+
+def _some(parts: Shares) -> bool:
+    return any(share for _, share in parts)
 
 
 def prior_chart(

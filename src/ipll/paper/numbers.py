@@ -11,12 +11,11 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from ipll.errors import RunError
+from ipll.paper import OUT
 from ipll.paper.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry, benches
 from ipll.paper.published import paper_value
 from ipll.results.conditions import on_samples, scored_alike, scored_on, short_epochs
 from ipll.results.result import Result
-
-OUT = Path("runs/bench")
 
 Record = Mapping[str, Any]
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ipll.messages import batches, counted
 from ipll.pages.charts import shorten
 from ipll.pages.drawings import share_bars
 from ipll.pages.page import NONE, Row, render_page
@@ -28,7 +29,7 @@ COLUMNS = {
     "runner": "runner-up",
     "candidates": "candidates",
     "judged": "judged",
-    "update": "came in update",
+    "update": "came in batch",
     "changed": "last changed",
     "memory": "in the memory",
     "given": "given label",
@@ -56,11 +57,16 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
     settled = confidence >= DOUBTFUL
 
     coded = label.dictionary_encode()
-    classes: list[str] = coded.dictionary.to_pylist()
+    settled_on: list[str] = coded.dictionary.to_pylist()
+    named = {one["values"]: one["counts"] for one in pc.value_counts(pc.list_flatten(table["candidates"])).to_pylist()}
+    classes = [*settled_on, *(name for name in named if name not in set(settled_on))]
     updates = table["update"].to_numpy()
     parts = (confidence, late, known, agrees)
     by_update = _Groups([str(u) for u in range(1, int(updates.max(initial=0)) + 1)], updates - 1, *parts)
-    by_class = _Groups(classes, coded.indices.to_numpy(zero_copy_only=False), *parts)
+    candidate = [named.get(name, 0) for name in classes]
+    by_class = _Groups(classes, coded.indices.to_numpy(zero_copy_only=False), *parts, candidate)
+    never = sorted(range(len(settled_on), len(classes)), key=lambda c: -candidate[c])
+    drawn = [*never[: BARS // 2], *(c for c in by_class.doubtful() if by_class.samples[c])][:BARS]
 
     data = _columns(table)
     columns = _shown(table)
@@ -69,13 +75,13 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
     return render_page(
         __package__,
         "audit",
-        heading=f"{_counted(len(table), 'sample')} in {_counted(len(by_update.names), 'update')}",
+        heading=f"{counted(len(table), 'sample')} in {batches(len(by_update.names))}",
         headline=_headline(settled, late, known, agrees, one),
         bands=BANDS,
-        heads=HEADS if known.any() else HEADS[:-1],
-        by_update=by_update.drawn(range(len(by_update.names))[-BARS:], "How sure, by update", "earlier updates"),
-        by_class=by_class.drawn(by_class.doubtful()[:BARS], "How sure, by class", "other classes"),
-        classes=sorted(((data["names"].index(name), name) for name in classes), key=lambda pair: pair[1].casefold()),
+        by_update=by_update.drawn(range(len(by_update.names))[-BARS:], "How sure, by batch", "earlier batches"),
+        by_class=by_class.drawn(drawn, "How sure, by class", "other classes"),
+        unsettled="; those that were candidates and that no sample was settled on come before them" if never else "",
+        classes=sorted(((data["names"].index(name), name) for name in settled_on), key=lambda pair: pair[1].casefold()),
         updates=by_update.names,
         choices=_choices(),
         given=bool(known.any()),
@@ -98,12 +104,13 @@ class _Groups:
         late: Flags,
         known: Flags,
         agrees: Flags,
+        candidate: Sequence[int] = (),
     ) -> None:
         def count(rows: Flags | slice, weights: Any = None) -> Any:
             return np.bincount(codes[rows], weights, len(names))
 
         band = np.searchsorted(-np.array(EDGES), -confidence, side="left")  # 0: the surest
-        self.names = names
+        self.names, self.candidate = names, candidate  # of how many samples each is one, where that is told
         self.bands = np.stack([count(band == b) for b in range(len(BANDS))], axis=1)
         self.samples = self.bands.sum(1)
         self.late = count(late)
@@ -117,18 +124,23 @@ class _Groups:
         return order
 
     def drawn(self, rows: Sequence[int], title: str, others: str) -> dict[str, Any]:
+        """-> the chart of these groups, and the numbers of all."""
         shares = 100 * self.bands / np.maximum(self.samples, 1)[:, None]
         bars = [
             (shorten(self.names[row], 16), list(zip(BANDS.values(), shares[row].tolist(), strict=True))) for row in rows
         ]
-        chart = share_bars(bars, title=title, kinds=list(BANDS)) if bars else ""
         left_out = sorted(set(range(len(self.names))) - set(rows))
-        table = [self._row(row) for row in (*rows, *left_out)]
-        return {"chart": chart, "table": table, "left_out": f"{len(left_out):,} {others}" if left_out else ""}
+        return {
+            "chart": share_bars(bars, title=title, kinds=list(BANDS)) if bars else "",
+            "heads": [*(["candidate of"] if self.candidate else []), *(HEADS if self.known.any() else HEADS[:-1])],
+            "table": [self._row(row) for row in (*rows, *left_out)],
+            "left_out": f"{len(left_out):,} {others}" if left_out else "",
+        }
 
     def _row(self, row: int) -> Row:
         known = int(self.known[row])
         cells = [
+            *([f"{self.candidate[row]:,}"] if self.candidate else []),
             f"{self.samples[row]:,}",
             f"{self.bands[row, :2].sum():,}",
             f"{self.mean[row]:.1f} %" if self.samples[row] else NONE,
@@ -166,17 +178,17 @@ def _choices() -> list[tuple[str, str]]:
 
 def _notes(columns: Mapping[str, str]) -> dict[str, str]:
     notes = {
-        "Update": "Updates are counted from 1: the first is the fit.",
+        "Batch": "The fit’s samples are batch 1, those of the first update batch 2, and so on. In files: update.",
         "Settled, doubtful": f"A sample is settled if its label has at least {LIMIT} of the weight, else doubtful.",
-        "Changed late": "The label last changed in the second half of the epochs in which labels of that update still "
-        "changed, or in an update after the one that brought the sample.",
+        "Changed late": "The label last changed in the second half of the epochs in which labels of that batch still "
+        "changed, or in a batch after the one that brought the sample.",
         "In the memory": "The model keeps this sample and goes on learning from it, so its label can still change. "
-        "The label of any other sample is final: it was settled in the update that brought it.",
+        "The label of any other sample is final: it was settled in the batch that brought it.",
     }
     if "runner" in columns:
         notes["Runner-up"] = "The label with the second most weight, where the model still knows it."
     if "judged" in columns:
-        notes["Judged"] = "Before it learnt an update, the model judged whether a sample is of a class it knew (old)."
+        notes["Judged"] = "Before it learnt a batch, the model judged whether a sample is of a class it knew (old)."
     if "given" in columns:
         notes["Given label"] = "The label column of your table. It was never learnt from."
     return notes
@@ -233,7 +245,3 @@ def _json(value: Any) -> str:
     """-> JSON that cannot end the script element it stands in."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _counted(n: int, word: str) -> str:
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"

@@ -30,7 +30,8 @@ def from_arrays(
 
     X: features [n, d], or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w] with 1 or 3 channels; where both the
         last axis and the second one could be the channels, the last one is.
-    y: labels [n]; or a list, tuple, set or array of candidates per sample; or bool [n, classes]; None: no candidates.
+    y: labels [n]; or a list, tuple, set or array of candidates per sample; or a matrix [n, classes] of booleans or of
+        0 and 1, which may be sparse; None: no candidates.
     classes: all class names, in their order; needed for the matrix. Names are kept as text: 7 is '7'.
     ids: one per sample; without them, '0', '1', ...
     """
@@ -89,29 +90,54 @@ def _sets(y: Any, classes: Iterable[object] | None, n: int, problems: Problems) 
         raise DataError(f"classes must be different names, got {', '.join(map(repr, known))}.")
     if y is None:
         return known or (), np.zeros((n, len(known or ())), np.bool_)
-    if hasattr(y, "__array__"):
-        y = np.asarray(y)
-        y = y if y.ndim == 2 else y.tolist()
-    y = y if isinstance(y, np.ndarray) else list(y)
-    _check_length("y", len(y), n)
-    if isinstance(y, np.ndarray) or all(isinstance(one, list) and one and _all_bool(one) for one in y):
-        widths = {len(one) for one in y}
-        if len(widths) > 1:
-            raise DataError(f"y has rows of {min(widths)} to {max(widths)} booleans. Give each row one for each class.")
-        names, candidates = _matrix(np.asarray(y), known)
+    if (matrix := as_matrix(y)) is not None:
+        _check_length("y", len(matrix), n)
+        names, candidates = _columns(known, matrix.shape[1]), matrix
     else:
+        y = np.asarray(y).tolist() if hasattr(y, "__array__") else list(y)
+        _check_length("y", len(y), n)
         names, candidates = _lists(y, known, problems)
     problems.add(np.flatnonzero(~candidates.any(1)), "no candidates", "Give each sample at least one candidate.")
     return names, candidates
 
 
-def _matrix(y: npt.NDArray[Any], known: tuple[str, ...] | None) -> Sets:
-    if y.dtype != np.bool_ or y.ndim != 2:
-        raise DataError(f"y has the shape {y.shape} and holds {y.dtype}. A matrix of candidates is bool [n, classes].")
-    if known is None or len(known) != y.shape[1]:
+def as_matrix(y: Any) -> npt.NDArray[np.bool_] | None:
+    """-> candidates [n, classes] where y is a matrix of them: sparse, an array of two axes, or lists of booleans or of
+    0 and 1; None where it is labels or lists of candidates. A matrix of anything else is a DataError."""
+    if hasattr(y, "toarray"):  # a sparse one
+        y = y.toarray()
+    elif not hasattr(y, "__array__"):
+        y = list(y)
+        if not _is_matrix(y):
+            return None
+        if len(widths := {len(row) for row in y}) > 1:
+            raise DataError(f"y has rows of {min(widths)} to {max(widths)} booleans. Give each row one for each class.")
+    array = np.asarray(y)
+    if array.ndim == 1:
+        return None
+    if array.ndim != 2 or not np.isin(array, (False, True)).all():
+        raise DataError(
+            f"y has the shape {array.shape} and holds {array.dtype}. A matrix of candidates is [n, classes], of "
+            "booleans or of 0 and 1; candidates by name are a list for each sample."
+        )
+    return array.astype(np.bool_)
+
+
+def _is_matrix(rows: list[Any]) -> bool:
+    """-> whether lists are rows of booleans, or of 0 and 1: then one holds a number twice, as no candidates do."""
+    if not rows or not all(isinstance(row, list) and row for row in rows):
+        return False
+    if all(isinstance(value, bool | np.bool_) for row in rows for value in row):
+        return True
+    bits = all(type(value) is int and value in (0, 1) for row in rows for value in row)
+    return bits and len({len(row) for row in rows}) == 1 and any(len(set(row)) < len(row) for row in rows)
+
+
+def _columns(known: tuple[str, ...] | None, width: int) -> tuple[str, ...]:
+    if known is None or len(known) != width:
         given = "none" if known is None else str(len(known))
-        raise DataError(f"y has {y.shape[1]} columns, but classes names {given}. Name each column: classes=[...].")
-    return known, y
+        raise DataError(f"y has {width} columns, but classes names {given}. Name each column: classes=[...].")
+    return known
 
 
 def _lists(y: list[Any], known: tuple[str, ...] | None, problems: Problems) -> Sets:
@@ -142,10 +168,6 @@ def _name(value: object) -> str | None:
     if isinstance(value, str | int | np.integer | np.bool_):
         return str(value) if str(value).strip() else None
     return None
-
-
-def _all_bool(values: list[Any]) -> bool:
-    return all(isinstance(value, bool | np.bool_) for value in values)
 
 
 def _check_length(what: str, length: int, n: int) -> None:

@@ -43,6 +43,12 @@ def candidate_sets(table: Table, problems: Problems | None) -> tuple[tuple[str, 
     return names, candidates
 
 
+def holds_bars(table: Table) -> bool:
+    """-> whether candidates are lists, or text of which some has a '|'."""
+    column = table.columns["candidates"]
+    return _is_list(column.type) or bool(pc.any(pc.match_substring(_text(table, "candidates", column), "|")).as_py())
+
+
 def feature_matrix(table: Table, problems: Problems) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
     """-> float32 [n, d] and the names of the features. Rows with cells that are no finite number are `problems`."""
     columns = [name for name in table.columns if name.startswith("features.")]

@@ -14,13 +14,12 @@ from ipll.errors import ConfigError, DataError
 from ipll.own.reading.columns import NO_CANDIDATES
 from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.read import TEXT, accept, gather, read_table
+from ipll.own.reading.read import TEXT, accept, check_separator, gather, read_table
 from ipll.own.reading.samples import Samples, checked
 from ipll.own.reading.tables import open_table
 from ipll.own.reading.votes import read_votes
 
 TRAIN, TEST = "train", "test"
-CHECKED = 8  # pixels: images that are not learnt from are decoded as small as this to see that they are whole
 
 
 class Given(NamedTuple):
@@ -34,7 +33,10 @@ class Given(NamedTuple):
 def read_given(
     table: Path | None, votes: Path | None = None, *, min_votes: int = 1, skip_bad: bool = False, update: bool = False
 ) -> Given:
-    """-> the samples to learn from. An update may bring one class only, a fit may not."""
+    """-> the samples to learn from. An update may bring one class only, a fit may not.
+
+    Images of the split 'test' are not decoded here: that is for the evaluation, which leaves out what is broken.
+    """
     if votes is not None:
         samples = read_votes(votes, samples=table, min_votes=min_votes, skip_bad=skip_bad, allow_one_class=True)
     elif table is None:
@@ -45,8 +47,6 @@ def read_given(
         samples = _read_table(table, skip_bad)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
-    if given.test is not None and not skip_bad:
-        given.test.decoded(CHECKED)  # what is broken is told before a model has learnt
     return given
 
 
@@ -75,6 +75,8 @@ def _read_table(path: Path, skip_bad: bool) -> Samples:
     table = open_table(path, TEXT)
     problems = table.problems()
     samples, broken = gather(table, problems, unlabelled={"split", "candidates"} <= set(table.columns))
+    if "candidates" in table.columns:
+        check_separator(table, samples)
     if samples.split is not None:
         empty = _learnt_from(samples) & ~samples.candidates.any(1)
         problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)

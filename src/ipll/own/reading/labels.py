@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from ipll.errors import DataError
-from ipll.own.reading.arrays import SEVERAL
+from ipll.own.reading.arrays import SEVERAL, as_matrix
 
 Labels = npt.NDArray[Any]  # bool, int64, float64 or text
 TYPES: dict[type, tuple[type, ...]] = {  # bool is before int, since in Python it is one
@@ -25,17 +25,22 @@ TYPES: dict[type, tuple[type, ...]] = {  # bool is before int, since in Python i
 
 def read_targets(y: Any) -> Any:
     """-> y as labels [n], lists of candidates, or a bool matrix [n, classes]; faults that only scikit-learn knows."""
-    if not hasattr(y, "__array__"):
-        y = list(y)
-        nested = all(isinstance(one, list) and one for one in y)
-        is_matrix = bool(y) and nested and all(isinstance(value, bool | np.bool_) for value in chain.from_iterable(y))
-        return np.asarray(y) if is_matrix else y
-    y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] == 1 and y.dtype != np.bool_:
-        y = column_or_1d(y, warn=True)
-    if y.ndim == 1 and y.dtype.kind != "O":
-        check_classification_targets(y)
-    return y
+    array = np.asarray(y) if hasattr(y, "__array__") else None
+    if array is not None and array.ndim == 2 and array.shape[1] == 1 and array.dtype != np.bool_:
+        array = column_or_1d(array, warn=True)
+    if array is not None and array.ndim == 1:
+        if array.dtype.kind != "O":
+            check_classification_targets(array)
+        return array
+    matrix = as_matrix(y)
+    return list(y) if matrix is None else matrix
+
+
+def are_sets(targets: Any) -> bool:
+    """-> whether what `read_targets` gives is candidate sets and not plain labels."""
+    if isinstance(targets, np.ndarray) and targets.ndim == 2:
+        return True
+    return any(isinstance(one, SEVERAL) for one in targets)
 
 
 def label_type(*groups: Any) -> type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.errors import DataError
-from ipll.own.reading.columns import candidate_sets, feature_matrix, text_column
+from ipll.own.reading.columns import candidate_sets, feature_matrix, holds_bars, text_column
 from ipll.own.reading.images import Images, image_files
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.samples import Samples, checked, duplicates, stop_at, with_candidates
@@ -38,6 +39,8 @@ def read_table(
     table = open_table(Path(path), TEXT)
     problems = table.problems()
     samples, broken = gather(table, problems, unlabelled=unlabelled)
+    if not unlabelled:
+        check_separator(table, samples)
     return accept(samples, broken, problems, skip_bad, image_size, allow_one_class)
 
 
@@ -115,12 +118,30 @@ def _check_kind(table: Table) -> None:
         raise DataError(f"{table.path}: both '{kinds[0]}' and '{kinds[1]}'. Keep one of them: a sample is one thing.")
 
 
+def check_separator(table: Table, samples: Samples) -> None:
+    """Raises where candidates are lists that something else than '|' separates: what is between it recurs."""
+    mark = _other_mark(samples)
+    if mark and not holds_bars(table):
+        names = Counter(part.strip() for name in samples.names for part in name.split(mark))
+        if 2 * sum(count > 1 for count in names.values()) > len(names):
+            raise DataError(
+                f"{samples.source}: {samples.names[0]!r} would be one candidate: '|' separates names, not '{mark}'. "
+                f"Put '|' between them. Where '{mark}' is part of the names, end them with '|', or give lists, in "
+                "Parquet or JSON Lines."
+            )
+
+
 def _other_separator(samples: Samples) -> list[str]:
     """-> a warning where no row has two candidates, but most names hold what others separate lists with."""
-    if samples.candidates.sum() <= len(samples):
-        for mark in ";,/":
-            if 2 * sum(mark in name for name in samples.names) > len(samples.names):
-                return [
-                    f"{samples.source}: most candidates hold '{mark}'. It is part of the name; '|' separates names."
-                ]
-    return []
+    mark = _other_mark(samples)
+    return [f"{samples.source}: most candidates hold '{mark}'. It is part of the name; '|' separates names."] * bool(
+        mark
+    )
+
+
+def _other_mark(samples: Samples) -> str:
+    """-> what most names hold that others separate lists with, where no row has two candidates; else ''."""
+    if samples.candidates.sum() > len(samples):
+        return ""
+    names = samples.names
+    return next((mark for mark in ";,/" if 2 * sum(mark in name for name in names) > len(names)), "")

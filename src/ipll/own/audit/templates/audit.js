@@ -142,7 +142,7 @@
     if (data.sources[data.source[i]]) head.append(element("small", `${data.sources[data.source[i]]}, row ${data.row[i]}`));
     const candidates = cell("candidates", "–");
     candidates.replaceChildren(chips(i));
-    const changed = data.changed_update[i] ? `update ${data.changed_update[i]}, epoch ${data.changed_epoch[i]}` : "–";
+    const changed = data.changed_update[i] ? `batch ${data.changed_update[i]}, epoch ${data.changed_epoch[i]}` : "–";
     const last = cell("last changed", changed);
     if (data.late[i] === "1") last.append(element("small", "late"));
     const given = cell("given label", data.given[i] < 0 ? "" : data.names[data.given[i]]);
@@ -153,7 +153,7 @@
       runner: cell("runner-up", data.runner[i] < 0 ? "" : data.names[data.runner[i]]),
       candidates,
       judged: cell("judged", data.old[i] === "1" ? "old" : "new"),
-      update: cell("came in update", String(data.update[i])),
+      update: cell("came in batch", String(data.update[i])),
       changed: last,
       memory: cell("in the memory", data.memory[i] === "1" ? "kept" : ""),
       given,
