@@ -20,6 +20,7 @@ from ipll.own import Model, Samples, from_arrays
 from ipll.own.certainty import FLAGGED, cautious, twins
 from ipll.own.defaults import BUDGET, Choice, reconfigure
 from ipll.own.records import Records
+from ipll.own.trials import _better
 
 X, Y = load_digits(return_X_y=True)
 QUICK: dict[str, Any] = {"train.epochs": 12, "model.width": 32, "train.threads": 1}
@@ -154,12 +155,26 @@ def test_rows_are_kept_within_a_budget_or_as_many_as_told() -> None:
 
 def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
     why = {setting: reason for setting, _, reason in fitted().choices()}
-    assert "by quantiles against" in why["model.inputs"]
+    assert "by quantiles, " in why["model.inputs"]
+    assert "by 0.3, " in why["augment.drop"]
     assert "give or take" in why["disambiguation.prior"]
     found = fitted().stacking()
     assert found is not None
     assert found.used in ("the linear head", "prototypes", "both")
     assert found.chosen <= max(found.head, found.prototypes)
+
+
+def test_the_first_value_that_is_not_clearly_worse_is_taken() -> None:
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=400)) * 0.1
+    for losses, best in (
+        ((1.0, 0.9, 0.9), 0.1),
+        ((1.0, 1.0, 0.9), 0.0),
+        ((1.0, 1.0, 1.0), 0.3),
+        ((0.9, 1.0, 1.1), 0.3),
+    ):
+        told = [mean + noise.roll(k) for k, mean in enumerate(losses)]
+        assert _better("augment.drop", (0.3, 0.1, 0.0), told).value == best
+    assert len({setting for setting, _, _ in fitted().choices()}) == len(fitted().choices())
 
 
 def test_an_update_may_do_without_the_prior_of_the_fit_and_have_it_again() -> None:

@@ -58,6 +58,14 @@ class Members(Component):
         own = torch.arange(self.members, device=ids.device) % self.folds
         return self.fold(ids)[:, None] == own
 
+    def held_out(self, features: Tensor, ids: Tensor) -> Tensor:
+        """-> log-probabilities [n, capacity] by the members that do not learn from these samples; there are folds."""
+        head = self.ctx.phase.network.head
+        assert isinstance(head, MembersHead)
+        unseen = self.unseen(ids)[:, :, None]
+        each = head.each(features).float().log_softmax(dim=2)
+        return (each * unseen).sum(dim=1) / unseen.sum(dim=1)
+
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         """Losses see each member's logits as a row of its own, [n * members, capacity], with the sample's target; of a
         member that does not learn from it, with an empty one. Summed over members, so that none learns slower."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ipll.engine.state import part_of
 from ipll.families.classifier.stacked import set_temperature
-from ipll.families.disambiguation import by_shares
+from ipll.families.disambiguation import Disambiguation
 from ipll.families.side_by_side import Members, evidence
 from ipll.learner import Learner
 from ipll.own.prediction import allowed
@@ -32,7 +32,8 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     """-> for the pool's samples, which settled on `labels` [n]; None without cross-fitting.
 
     The temperature is that under which their candidate sets are most likely. A label's probability is its share within
-    the set; classes that are candidates of the very same samples cannot be told apart by any of them, and share alike.
+    the set, weighted by votes, or of all classes where sets are expected to miss the true one. Classes that are
+    candidates of the very same samples cannot be told apart by any of them, and share alike.
     """
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:
@@ -43,12 +44,9 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     open_ = scores.isfinite().all(dim=0)
     some = sets[rows][:, open_].any(dim=1)
     temperature = set_temperature(scores[rows][some][:, open_], sets[rows][some][:, open_])
-    inside = (scores / temperature).masked_fill(~sets, -torch.inf)
-    posterior = inside.softmax(dim=1).nan_to_num(0.0)
-    if ctx.pool.shares is not None:  # votes say something of their own
-        posterior[: ctx.pool.incoming] = by_shares(
-            sets[: ctx.pool.incoming], ctx.pool.shares * posterior[: ctx.pool.incoming]
-        )
+    beforehand = part_of(ctx.parts, Disambiguation)
+    assert beforehand is not None
+    posterior = (scores / temperature + beforehand.set_weights().log()).softmax(dim=1).nan_to_num(0.0)
     for group in twins(sets):
         posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
     predicted = scores.argmax(dim=1, keepdim=True)

@@ -104,7 +104,7 @@ class Model:
         mean, std = statistics(array)
         if config.model.folds:
             tried = try_settings(config, array, samples.candidates, mean, std, where, given, first=True)
-            chosen, config = (*chosen, *tried), reconfigure(config, tried)
+            chosen, config = _latest(chosen, tried), reconfigure(config, tried)
         new = cls(
             names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
             mean=mean, std=std, given=given, chosen=in_force(chosen, config), min_class_samples=min_class_samples,
@@ -132,8 +132,8 @@ class Model:
             chosen, config = (*chosen, *tried), reconfigure(config, tried)
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
-        latest = {choice.setting: choice for choice in (*self.chosen, *chosen)}
-        return replace(self, config=config, chosen=tuple(latest.values()))._learn(samples, where, reporter, pending)
+        chosen = _latest(self.chosen, chosen)
+        return replace(self, config=config, chosen=chosen)._learn(samples, where, reporter, pending)
 
     def _with_memory(self, samples: Samples) -> tuple[Array, npt.NDArray[np.bool_]]:
         """-> these samples and those of the memory, and their candidates in the columns of all classes."""
@@ -305,6 +305,10 @@ def _spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, 
     wide = np.zeros((len(values), len(names)), values.dtype)
     wide[:, columns[columns >= 0]] = values[:, columns >= 0]
     return wide
+
+
+def _latest(before: tuple[Choice, ...], now: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    return tuple({choice.setting: choice for choice in (*before, *now)}.values())
 
 
 def _too_small(config: Config, classes: int) -> str:

@@ -25,6 +25,14 @@ class Disambiguation(Component):
         """-> the sets [incoming, capacity] over which the targets of the task's own samples start out."""
         return self.ctx.pool.candidates[: self.ctx.pool.incoming]
 
+    def set_weights(self) -> Tensor:
+        """-> how probable each class is by the set of a sample of the pool, and its votes, alone [n, capacity]."""
+        pool = self.ctx.pool
+        weights = uniform_over(pool.candidates)
+        if pool.shares is not None:
+            weights[: pool.incoming] = by_shares(pool.candidates[: pool.incoming], pool.shares)
+        return weights
+
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Batch, Context, predict_within, uniform_over
 from ipll.families.disambiguation import Disambiguation
-from ipll.families.disambiguation.robust import Misses
+from ipll.families.disambiguation.robust import HeldOutMisses, Misses, misses_of
 from ipll.networks.network import Output
 from ipll.settings import Section, setting
 
@@ -51,13 +51,15 @@ class MomentumLabels(Disambiguation):
         """-> [n, capacity]; z is the candidate with the highest score."""
         raise NotImplementedError
 
-    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
-        scores = self.scores(out["weak"])
+    def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
+        """-> z of Eq. 6 [b, capacity]."""
+        scores = self.scores(out["weak"]).float()
         if self.settings.soft:
-            z = scores.float().masked_fill(~batch.candidates, -torch.inf).softmax(dim=1)
-        else:
-            z = F.one_hot(predict_within(scores, batch.candidates), p.shape[1]).to(p.dtype)
-        updated = self.beta * p + (1 - self.beta) * z
+            return scores.masked_fill(~batch.candidates, -torch.inf).softmax(dim=1)
+        return F.one_hot(predict_within(scores, batch.candidates), scores.shape[1]).to(scores.dtype)
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
+        updated = self.beta * p + (1 - self.beta) * self.guess(out, batch)
         if self.settings.memory_targets == "freeze":
             updated = torch.where(batch.from_memory[:, None], p, updated)
         return updated, updated
@@ -111,7 +113,7 @@ class Pgdr(MomentumLabels):
         self.register_buffer("log_prior", torch.zeros(ctx.capacity, device=ctx.device))
         if self.settings.prior:
             self.register_buffer("lift", torch.zeros(ctx.capacity, device=ctx.device))
-        self.misses = Misses(ctx, self.settings.miss_rate) if self.settings.miss_rate else None
+        self.misses = misses_of(ctx, self.settings.miss_rate, soft=self.settings.soft)
 
     def begin_task(self) -> None:
         super().begin_task()
@@ -121,11 +123,15 @@ class Pgdr(MomentumLabels):
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        if misses := self._watching():
+        if isinstance(self.misses, HeldOutMisses):
+            self.misses.begin_epoch()
+        elif misses := self._watching():
             misses.widen()
 
     def end_epoch(self) -> None:
-        if misses := self._watching():
+        if isinstance(self.misses, HeldOutMisses):
+            self.misses.end_epoch()
+        elif misses := self._watching():
             misses.end_epoch()
         self._take_prior()
 
@@ -138,8 +144,9 @@ class Pgdr(MomentumLabels):
             misses.look(batch.rows, self.scores(out["weak"]))
 
     def _watching(self) -> Misses | None:
-        """Misses are looked for with the network that is being learnt, not with one that a part trains beside it."""
-        return self.misses if self.misses and self.ctx.phase.network is self.ctx.network else None
+        """Sets grow by the network that is being learnt, not by one that a part trains beside it."""
+        main = self.ctx.phase.network is self.ctx.network
+        return self.misses if main and isinstance(self.misses, Misses) else None
 
     def _take_prior(self) -> None:
         """For the coming epoch. Not in `begin_epoch`, which is called again where a run is resumed within it."""
@@ -170,6 +177,17 @@ class Pgdr(MomentumLabels):
     def scores(self, out: Output) -> Tensor:
         scores = out.logits + self.log_prior if self.settings.adjust else out.logits
         return scores + self.lift if self.settings.prior else scores
+
+    def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
+        if isinstance(self.misses, HeldOutMisses):
+            lift = self.lift if self.settings.prior else 0.0
+            return self.misses.posterior(out["weak"], batch.rows, batch.candidates, lift)
+        return super().guess(out, batch)
+
+    def set_weights(self) -> Tensor:
+        if isinstance(self.misses, HeldOutMisses):
+            return self.misses.prior
+        return super().set_weights()
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         if self.settings.adjust:

@@ -1,4 +1,6 @@
-"""When the true label is not among the candidates: sets that grow where the evidence is strong (ours)."""
+"""When the true label is not among the candidates: weight outside the sets where the evidence is strong (ours).
+
+`Misses` goes by what the network says of samples that it learns from, `HeldOutMisses` by members that do not."""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from ipll.component import Context
+from ipll.engine.state import part_of
+from ipll.families.side_by_side import Members
+from ipll.networks.network import Output
 
+TEMPERATURES = tuple(2 ** (k / 8) for k in range(-12, 9))  # 0.35 to 2
+ENOUGH = 2_000  # samples that they are compared on
+MOST = 0.9  # share of the sets of one size that may have missed
 KEPT = 0.7  # of the running mean of predictions, at each new one: about the last three epochs count
 WARM_UP = 0.25  # share of a task's epochs before any set grows
 
@@ -59,6 +67,102 @@ class Misses(nn.Module):
         """The sets keep what was found; what is known of the samples that leave goes with them."""
         self.widen()
         self.evidence, self.found = self.evidence[:0].clone(), self.found[:0].clone()
+
+
+class HeldOutMisses(nn.Module):
+    """With cross-fitting, what members say of samples that they never learn from is no echo of the targets. So no set
+    need grow while a task is learnt: z of Eq. 6 is the posterior over all classes, of soft labels, by the evidence of
+    those members and by what the set alone says of each class (`set_prior`). Wrong sets lose their weight, too.
+
+    How probable a miss is depends on the size of a set (`miss_shares`): where sets have two names or more, most sets of
+    one name may be what is left of two. At the end of a task a label that has more than half the weight joins its set.
+    """
+
+    shares: Tensor  # [capacity + 1]: of the sets of each size, how many have missed the true label
+    prior: Tensor  # [n, capacity], of the pool's samples by the sets with which they came; from the end of a task on
+    said: Tensor  # [n, capacity], the last log-probabilities by members that do not learn from a sample
+    cold: Tensor  # 0-d, the temperature at which these are taken
+
+    def __init__(self, ctx: Context, rate: float) -> None:
+        super().__init__()
+        self.ctx, self.rate = ctx, rate
+        self.register_buffer("shares", torch.zeros(ctx.capacity + 1, device=ctx.device), persistent=False)
+        self.register_buffer("prior", torch.zeros(0, ctx.capacity, device=ctx.device), persistent=False)
+        self.register_buffer("said", torch.zeros(0, ctx.capacity, device=ctx.device))
+        self.register_buffer("cold", torch.ones((), device=ctx.device))
+
+    def begin_task(self) -> None:
+        self.begin_epoch()
+        pool = self.ctx.pool
+        self.said = torch.zeros_like(pool.p)
+        self.cold.fill_(1.0)
+        p, own = pool.p[: pool.incoming], pool.candidates[: pool.incoming]
+        outside = set_prior(own, self.shares, self.ctx.seen) * ~own
+        p.copy_(p * (1 - outside.sum(dim=1, keepdim=True)) + outside)
+
+    def begin_epoch(self) -> None:
+        """Sets stay as they are within a task: a resumed run finds the same shares."""
+        self.shares.copy_(miss_shares(self.ctx.pool.candidates, self.rate))
+
+    def posterior(self, out: Output, rows: Tensor, candidates: Tensor, lift: Tensor | float) -> Tensor:
+        """-> z [b, capacity] for these rows of the pool."""
+        members = part_of(self.ctx.parts, Members)
+        assert members is not None
+        said = members.held_out(out.features, self.ctx.pool.ids[rows])
+        self.said[rows] = said
+        return (said / self.cold + lift + set_prior(candidates, self.shares, self.ctx.seen).log()).softmax(dim=1)
+
+    def end_epoch(self) -> None:
+        """The temperature under which the sets are most likely, misses among them: members that learn soft targets say
+        less than they know."""
+        ctx = self.ctx
+        order = torch.randperm(len(self.said), generator=ctx.generator("misses", ctx.task), device=self.said.device)
+        rows = order[:ENOUGH]
+        prior = set_prior(ctx.pool.candidates[rows], self.shares, ctx.seen)
+        scores = self.said[rows] / self.said.new_tensor(TEMPERATURES)[:, None, None]
+        likelihood = (scores.log_softmax(dim=2).exp() * prior).sum(dim=2).log().mean(dim=1)
+        self.cold.copy_(self.said.new_tensor(TEMPERATURES)[likelihood.argmax()])
+
+    def end_task(self) -> None:
+        pool = self.ctx.pool
+        self.said = self.said[:0].clone()
+        self.prior = set_prior(pool.candidates, self.shares, self.ctx.seen)
+        pool.candidates |= pool.p > 0.5
+        pool.p.mul_(pool.candidates).div_(pool.p.sum(dim=1, keepdim=True))
+
+
+def misses_of(ctx: Context, rate: float, *, soft: bool) -> Misses | HeldOutMisses | None:
+    """-> what looks for them, where they are expected: by held-out evidence where there is any, and labels are soft."""
+    if not rate:
+        return None
+    members = part_of(ctx.parts, Members)
+    held_out = soft and members is not None and members.folds > 0
+    return HeldOutMisses(ctx, rate) if held_out else Misses(ctx, rate)
+
+
+def miss_shares(candidates: Tensor, rate: float) -> Tensor:
+    """-> of the sets of each size [capacity + 1], the share that has missed the true label, where a share m of all has.
+
+    A miss makes a set of k out of one of k + 1; from one of 1 it makes another of 1. If o_k sets have size k, and t_k
+    would have had it without misses, o_k = (1 - m) t_k + m t_{k+1}, and o_1 = t_1 + m t_2: solved from the largest on.
+    """
+    found = candidates.sum(dim=1).bincount(minlength=candidates.shape[1] + 2).double().tolist()
+    whole, shares = [0.0] * len(found), [0.0] * len(found)
+    for k in range(len(found) - 2, 0, -1):
+        kept = 1 - rate if k > 1 else 1.0
+        whole[k] = max(found[k] - rate * whole[k + 1], 0.0) / kept
+        missed = rate * (whole[k + 1] + (whole[1] if k == 1 else 0.0))
+        shares[k] = min(missed / found[k], MOST) if found[k] else rate
+    return torch.tensor(shares[:-1], dtype=torch.float32, device=candidates.device)
+
+
+def set_prior(candidates: Tensor, shares: Tensor, seen: int) -> Tensor:
+    """-> pi [n, capacity]: how probable each seen class is by the set alone, of whose size a share has missed."""
+    size = candidates.sum(dim=1, keepdim=True)
+    miss = shares[size] * (size < seen)
+    prior = torch.where(candidates, (1 - miss) / size, miss / (seen - size).clamp_min(1))
+    prior[:, seen:] = 0
+    return prior
 
 
 def posterior(evidence: Tensor, candidates: Tensor, seen: int, rate: float) -> Tensor:

@@ -1,0 +1,86 @@
+"""Sets that may lack the true label, of tables: by the size of a set, and by members that did not learn from it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from ipll.families.disambiguation.robust import MOST, miss_shares, set_prior
+from ipll.own import Model, from_arrays
+
+X, Y = load_digits(return_X_y=True)
+ROWS, SEEN, RATE = 500, 6, 0.15
+
+
+def with_misses(sets: np.ndarray, truth: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
+    """-> sets without the true label for a share of them; one that would be empty has another label instead."""
+    sets, missed = sets.copy(), np.flatnonzero(rng.random(len(sets)) < rate)
+    sets[missed, truth[missed]] = False
+    for row in missed[~sets[missed].any(1)]:
+        sets[row, rng.choice(np.delete(np.arange(sets.shape[1]), truth[row]))] = True
+    return sets
+
+
+def test_how_many_sets_of_each_size_have_missed() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 8, 60_000)
+    sets = rng.random((len(truth), 8)) < rng.choice([0.0, 0.2, 0.4], (len(truth), 1), p=[0.05, 0.6, 0.35])
+    sets[np.arange(len(truth)), truth] = True
+    drawn = with_misses(sets, truth, 0.2, rng)
+    missed, size = ~drawn[np.arange(len(truth)), truth], drawn.sum(1)
+    found = miss_shares(torch.from_numpy(drawn), 0.2)
+    for k in range(1, 6):
+        assert abs(float(found[k]) - missed[size == k].mean()) < 0.03, k
+    assert found[1] > 0.25  # many of them are what is left of two
+    pairs = torch.eye(4).repeat(3, 1).bool() | torch.eye(4).roll(1, 1).repeat(3, 1).bool()
+    assert miss_shares(torch.cat([pairs, torch.eye(4)[:1].bool()]), 0.4)[1] == MOST  # one single among pairs
+
+
+def test_what_a_set_alone_says() -> None:
+    sets = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
+    prior = set_prior(sets, torch.tensor([0.0, 0.4, 0.1, 0.3, 0.0]), seen=3)
+    expected = torch.tensor([[0.6, 0.2, 0.2, 0], [0.45, 0.45, 0.1, 0], [1 / 3, 1 / 3, 1 / 3, 0]])  # all seen: no miss
+    assert torch.allclose(prior, expected)
+
+
+def ambiguous() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """-> rows of digits, their sets, and the sets with misses."""
+    rng, rows = np.random.default_rng(1), np.flatnonzero(Y < SEEN)[:ROWS]
+    sets = rng.random((ROWS, SEEN)) < 0.3
+    sets[np.arange(ROWS), Y[rows]] = True
+    return rows, sets, with_misses(sets, Y[rows], RATE, rng)
+
+
+@cache
+def fitted(rate: float) -> Model:
+    rows, _, sets = ambiguous()
+    settings = {"train.epochs": 20, "model.width": 32, "train.threads": 1, "augment.drop": 0.0}
+    if rate:
+        settings["disambiguation.miss_rate"] = rate
+    return Model.fit(from_arrays(X[rows], sets, [str(c) for c in range(SEEN)]), device="cpu", settings=settings)
+
+
+def test_missed_labels_are_found_and_what_is_unsure_is_said_to_be() -> None:
+    rows, _, sets = ambiguous()
+    truth, missed = Y[rows], ~sets[np.arange(ROWS), Y[rows]]
+    model, plain = fitted(RATE), fitted(0.0)
+    label, before = (np.array(m.records.labels(m.names)).astype(int) for m in (model, plain))
+    outside = ~sets[np.arange(ROWS), label]
+    assert (label == truth)[missed].mean() > 0.45
+    assert (label == truth)[outside].mean() > 0.9
+    assert (label == truth).mean() > (before == truth).mean() + 0.08
+    sure, trusted = model.records.confidence >= 0.95, plain.records.confidence >= 0.95
+    assert (label != truth)[sure].mean() <= 0.05 < (before != truth)[trusted].mean()
+
+
+def test_an_update_goes_on_with_what_was_found() -> None:
+    model = fitted(RATE)
+    rng, rows = np.random.default_rng(2), np.flatnonzero(Y < SEEN)[ROWS : ROWS + 150]
+    sets = rng.random((150, SEEN)) < 0.3
+    sets[np.arange(150), Y[rows]] = True
+    later = model.update(from_arrays(X[rows], sets, list(model.names), [f"later {row}" for row in rows]), device="cpu")
+    label = np.array(later.records.labels(later.names)).astype(int)
+    assert (label[ROWS:] == Y[rows]).mean() > 0.95
