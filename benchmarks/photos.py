@@ -4,8 +4,8 @@
 
 FOLDER holds a folder of photos for each class, called e.g. 014.Indigo_Bunting (CUB-200-2011 does). Kinds that share the
 last word of their name are similar. A draw takes 20 classes, of at least two of a kind each, ten for a fit and ten for
-an update, and ten more that are never learnt. Each photo's candidates are its own class, similar ones by 50 %, others by
-5 %, of those that are there by then. A quarter of the photos is for testing only.
+an update, and ten more that are never learnt. Each photo's candidates are its own class, similar ones by 50 %, others
+by 5 %, of those that are there by then. A quarter of the photos is for testing only.
 """
 
 from __future__ import annotations
@@ -142,21 +142,23 @@ class Draw:
                 model.records.labels(model.names)
             )
             sure, here = model.records.confidence >= 0.95, model.records.update == model.updates
-            yield {"method": method, "classes": classes} | scores(
-                said.confidence, np.array(said.labels) == names[self.truth[test]]
-            ) | {
-                "settled": 100 * float(right.mean()),
-                "settled_in_update": 100 * float(right[here].mean()),
-                "seconds": spent,
-                "sure": 100 * float(sure.mean()),
-                "wrong_among_sure": 100 * float((~right[sure]).mean()) if sure.any() else 0.0,
-                "expected_wrong": 100 * float((1 - model.records.confidence).mean()),
-                "judged_old": 100 * float(model.records.judged_old[here].mean()),
-                "unlike_known": 100 * float(said.unlike.mean()),
-                "unlike_unknown": 100
-                * float(model.predict(self.samples(unknown, 3 * EACH), device="cpu").unlike.mean()),
-                "chosen": {setting: value for setting, value, _ in model.choices()},
-            }
+            yield (
+                {"method": method, "classes": classes}
+                | scores(said.confidence, np.array(said.labels) == names[self.truth[test]])
+                | {
+                    "settled": 100 * float(right.mean()),
+                    "settled_in_update": 100 * float(right[here].mean()),
+                    "seconds": spent,
+                    "sure": 100 * float(sure.mean()),
+                    "wrong_among_sure": 100 * float((~right[sure]).mean()) if sure.any() else 0.0,
+                    "expected_wrong": 100 * float((1 - model.records.confidence).mean()),
+                    "judged_old": 100 * float(model.records.judged_old[here].mean()),
+                    "unlike_known": 100 * float(said.unlike.mean()),
+                    "unlike_unknown": 100
+                    * float(model.predict(self.samples(unknown, 3 * EACH), device="cpu").unlike.mean()),
+                    "chosen": {setting: value for setting, value, _ in model.choices()},
+                }
+            )
 
 
 def summary(runs: list[dict[str, Any]]) -> str:

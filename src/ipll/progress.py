@@ -112,11 +112,11 @@ class LiveProgress(Listener):
         words = f"{done:,} of {total:,} photos embedded" + (f" · {rate:.1f} a second" if rate else "")
         left = _minutes((total - done) / rate) if rate else ""
         if not self.console.is_terminal:
-            if done in (0, total) or time.monotonic() - self.spoken > QUIET:
+            if done == total or time.monotonic() - self.spoken > QUIET:
                 tell(words + (f", {left}" if 0 < done < total else ""), self.console)
                 self.spoken = time.monotonic()
             return
-        if not done:
+        if not self.bar.live.is_started:
             self.id = self.bar.add_task(words, total=1.0, left="")
             self.bar.start()
         self.bar.update(self.id, completed=done / total, description=words, left=left)

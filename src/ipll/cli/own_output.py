@@ -125,7 +125,9 @@ def network_lines(model: Model) -> list[str]:
         return []
     name, need = model.through.name, missing(model.through.name)
     lines = [f"Photos are seen through {name}, a network trained on others: {model.shape[0]:,} values each."]
-    return [*lines, f"It is not installed here, and nothing can be predicted or learnt without it: {need}"][: 1 + bool(need)]
+    if need:
+        lines.append(f"It is not installed here, and nothing can be predicted or learnt without it: {need}")
+    return lines
 
 
 def _was_judged(model: Model, before: Model) -> bool:

@@ -217,8 +217,8 @@ def attempt(one: Callable[[int], R], index: int) -> R | Unreadable:
 
 
 def in_blocks(block: Callable[[range], R], count: int, step: int, jobs: int = 0) -> Iterator[R]:
-    """-> what `block` gives for each `step` indices up to `count`, in order; `jobs` threads (0: one per core) work ahead
-    of who asks for it."""
+    """-> what `block` gives for every `step` indices up to `count`, in order; `jobs` threads (0: one per core) work
+    ahead of who asks for it."""
     jobs = jobs or _cores()
     blocks = (range(start, min(start + step, count)) for start in range(0, count, step))
     pending: deque[Future[R]] = deque()

@@ -1,4 +1,4 @@
-"""Pretrained networks that photos are seen through: by name, with the size and the colours that they were trained on."""
+"""Pretrained networks that photos are seen through: by name, shown photos as when they were trained."""
 
 from __future__ import annotations
 

@@ -24,13 +24,14 @@ from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
-from ipll.own.embedding import Through, embedded, network_for, small_pictures
+from ipll.own.embedding import embedded, small_pictures
 from ipll.own.facts import check_folder
 from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
+from ipll.own.through import Through, network_for
 from ipll.own.training import Learnt, predict_block, train
 from ipll.own.trials import try_settings
 from ipll.plugins import load_plugins
