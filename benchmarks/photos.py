@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--scratch", type=int, nargs="*", default=[0], help="draws that are learnt from scratch, too")
     parser.add_argument("--set", dest="settings", nargs="*", default=[], help="settings of what learns from scratch")
+    parser.add_argument("--no-network", action="store_true", help="from scratch only")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -96,6 +97,14 @@ class Draw:
         )  # fmt: skip
 
     def runs(self, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+        if not options.no_network:
+            yield from self.through_network()
+        if self.seed in options.scratch:
+            settings = dict(pair.split("=", 1) for pair in options.settings)
+            yield from self.ours("from scratch", "scratch", {key: json.loads(text) for key, text in settings.items()})
+
+    def through_network(self) -> Iterator[dict[str, Any]]:
+        """Ours and the baselines, on the same embeddings."""
         network, cpu = find_network(LITE0), torch.device("cpu")
         images, _ = image_files(self.paths)
         started = Clock()
@@ -107,10 +116,7 @@ class Draw:
             told = np.eye(len(self.names), dtype=bool)[self.truth][:, :classes]
             for name, sets in (("PRODEN, linear", self.sets[:, :classes]), ("linear, true labels", told)):
                 yield {"method": name, "classes": classes} | self.baseline(values, sets, train, test)
-        yield from self.ours("through the network", "efficientnet-lite0", {})
-        if self.seed in options.scratch:
-            settings = dict(pair.split("=", 1) for pair in options.settings)
-            yield from self.ours("from scratch", "scratch", {key: json.loads(text) for key, text in settings.items()})
+        yield from self.ours("through the network", LITE0, {})
 
     def baseline(
         self, values: Floats, sets: Bools, train: npt.NDArray[np.int64], test: npt.NDArray[np.int64]
