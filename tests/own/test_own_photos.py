@@ -239,6 +239,7 @@ def test_a_model_is_not_used_with_another_network(tiny: Callable[[], int], tmp_p
     ("network", "settings", "said"),
     [
         ("resnet50", {}, "unknown network 'resnet50'"),
+        ("timm:hf-hub:somebody/something", {}, "unknown network"),
         ("torchvision:nothing", {}, "torchvision says: Unknown model nothing"),
         ("timm:resnet18", {}, "pip install timm"),
         (TINY, {"model.backbone": "small-cnn"}, "model.backbone is for learning from pixels"),

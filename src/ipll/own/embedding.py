@@ -27,7 +27,7 @@ from ipll.own.reading.problems import Problems
 from ipll.own.reading.samples import Samples, stop_at
 from ipll.progress import Listener, Silent
 
-BLOCK = 8  # photos that a thread decodes and embeds at a time: few, so that what a layer gives stays in its cache
+BLOCK = 4  # photos that a thread decodes and embeds at a time: few, so that what a layer gives stays in its cache
 KEEP_SECONDS = 5.0  # of embedding, at most, that a kill costs
 HASHED = 64  # photos that a thread takes the digests of at a time
 
