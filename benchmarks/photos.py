@@ -36,6 +36,7 @@ from ipll.progress import Silent
 
 EACH = 10  # classes of a fit, of an update, and never learnt
 SIMILAR, OTHER = 0.5, 0.05
+PARTS = ("baselines", "network", "scratch")
 Bools = npt.NDArray[np.bool_]
 
 
@@ -45,23 +46,30 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--scratch", type=int, nargs="*", default=[0], help="draws that are learnt from scratch, too")
     parser.add_argument("--set", dest="settings", nargs="*", default=[], help="settings of what learns from scratch")
-    parser.add_argument("--no-network", action="store_true", help="from scratch only")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="the rest of FILE stays as it is")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, metavar="FILE")
     options = parser.parse_args()
+    report: dict[str, Any] = {"commands": [], "runs": []}
+    if options.out and options.out.exists():
+        report = json.loads(options.out.read_text())
     command = " ".join(["python benchmarks/photos.py", *sys.argv[1:]])
-    report: dict[str, Any] = {"command": command, "runs": []}
     with cpu_threads(options.threads), tempfile.TemporaryDirectory() as home:
         os.environ["HOME"] = home  # what was embedded before would be found, and not be timed
-        report["environment"] = describe(torch.device("cpu"))
+        report["commands"].append({"command": command, "environment": describe(torch.device("cpu"))})
         for draw in options.draws:
             for run in Draw(options.folder, draw).runs(options):
-                report["runs"].append({"draw": draw, **run})
+                others = [other for other in report["runs"] if key_of(other) != (draw, *key_of(run)[1:])]
+                report["runs"] = [*others, {"draw": draw, "command": len(report["commands"]) - 1, **run}]
                 shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in run.items()}
                 print(json.dumps(shown), flush=True)
                 if options.out:
                     options.out.write_text(json.dumps(report, indent=1) + "\n")
     print(summary(report["runs"]))
+
+
+def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
+    return run.get("draw"), run["method"], run.get("classes")
 
 
 class Draw:
@@ -83,6 +91,7 @@ class Draw:
         chance = np.where(kind[:, None] == kind, SIMILAR, OTHER)
         np.fill_diagonal(chance, 1)
         self.sets = rng.random((len(self.truth), len(kind))) < chance[self.truth]
+        self.sets[self.truth < EACH, EACH:] = False  # nobody knew of them then
         self.seed = seed
 
     def rows(self, first: int, last: int, *, test: bool) -> npt.NDArray[np.int64]:
@@ -97,14 +106,16 @@ class Draw:
         )  # fmt: skip
 
     def runs(self, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-        if not options.no_network:
-            yield from self.through_network()
-        if self.seed in options.scratch:
+        if "baselines" in options.only:
+            yield from self.baselines()
+        if "network" in options.only:
+            yield from self.ours("through the network", LITE0, {})
+        if "scratch" in options.only and self.seed in options.scratch:
             settings = dict(pair.split("=", 1) for pair in options.settings)
             yield from self.ours("from scratch", "scratch", {key: json.loads(text) for key, text in settings.items()})
 
-    def through_network(self) -> Iterator[dict[str, Any]]:
-        """Ours and the baselines, on the same embeddings."""
+    def baselines(self) -> Iterator[dict[str, Any]]:
+        """On the embeddings, of all classes at once."""
         network, cpu = find_network(LITE0), torch.device("cpu")
         images, _ = image_files(self.paths)
         started = Clock()
@@ -116,7 +127,6 @@ class Draw:
             told = np.eye(len(self.names), dtype=bool)[self.truth][:, :classes]
             for name, sets in (("PRODEN, linear", self.sets[:, :classes]), ("linear, true labels", told)):
                 yield {"method": name, "classes": classes} | self.baseline(values, sets, train, test)
-        yield from self.ours("through the network", LITE0, {})
 
     def baseline(
         self, values: Floats, sets: Bools, train: npt.NDArray[np.int64], test: npt.NDArray[np.int64]
