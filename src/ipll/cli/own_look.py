@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from ipll.cli.console import say, show
+from ipll.cli.console import err_console, say, show
 from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
 from ipll.messages import batches, cell, counted
 
@@ -30,9 +30,11 @@ def predict(
     from ipll.own.model import Model
     from ipll.own.reading.given import read_to_predict
     from ipll.own.work import readable
+    from ipll.progress import LiveProgress
 
     model = Model.load(folder, plugins=plugin or ())
-    samples = readable(read_to_predict(source, skip_bad=skip_bad), model, skip_bad=skip_bad)
+    samples = read_to_predict(source, skip_bad=skip_bad)
+    samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
     predictions = model.predict(samples, device=device)
     columns = prediction_table(samples, predictions, top)
     if out is None:
@@ -68,12 +70,13 @@ def evaluate(
     from ipll.own.prediction import evaluate as compare
     from ipll.own.reading.given import of_split, read_to_predict
     from ipll.own.work import readable
+    from ipll.progress import LiveProgress
 
     model = Model.load(folder, plugins=plugin or ())
     everything = read_to_predict(table, skip_bad=skip_bad)
     samples = of_split(everything, split)
     what = f"rows of the split '{samples.split[0]}'" if samples.split and len(samples) < len(everything) else "rows"
-    samples = readable(samples, model, skip_bad=skip_bad)
+    samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
     result = compare(model.predict(samples, device=device), samples)
     for one in evaluation_tables(result):
         show(one)
@@ -114,16 +117,20 @@ def audit(
 
 def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     """Show a model's classes, the settings that were chosen and why, and what its folder keeps."""
-    from ipll.cli.own_output import class_lines, class_table, evidence_lines, kept_lines, show_choices
+    from ipll.cli.own_output import class_lines, class_table, evidence_lines, kept_lines, network_lines, show_choices
     from ipll.own.model import Model
 
     model = Model.load(folder, plugins=plugin or ())
-    if model.kind == "images":
+    if model.through is not None:
+        what = f"photos through {model.through.name}"
+    elif model.kind == "images":
         what = f"{'grey' if model.shape[0] == 1 else 'colour'} images of {model.shape[1]} x {model.shape[2]} pixels"
     else:
         what = f"{model.shape[0]:,} features"
     say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
     say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes")
+    for line in network_lines(model):
+        say(line)
     show(class_table(model))
     show_choices(model)
     for line in [*class_lines(model), *evidence_lines(model), *kept_lines(model, folder)]:

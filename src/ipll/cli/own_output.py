@@ -117,6 +117,19 @@ def evidence_lines(model: Model) -> list[str]:
     ]
 
 
+def network_lines(model: Model) -> list[str]:
+    """-> which network photos are seen through, and what is missing here for it."""
+    from ipll.networks.photos import missing
+
+    if model.through is None:
+        return []
+    name, need = model.through.name, missing(model.through.name)
+    lines = [f"Photos are seen through {name}, a network trained on others: {model.shape[0]:,} values each."]
+    if need:
+        lines.append(f"It is not installed here, and nothing can be predicted or learnt without it: {need}")
+    return lines
+
+
 def _was_judged(model: Model, before: Model) -> bool:
     """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
     if model.config.part("separation").kind == "none":
@@ -130,6 +143,8 @@ def kept_lines(model: Model, folder: Path) -> list[str]:
     """-> what the model folder keeps: people care."""
     kept, seen = int(model.records.in_memory.sum()), len(model.records)
     what = "images" if model.kind == "images" else "samples with all their features"
+    if model.through is not None:
+        what = "photos, as features and as small pictures"
     samples = f"{kept:,} {what}, of {seen:,} seen, to go on learning" if kept else f"none of the {seen:,} samples seen"
     memory = model.config.part("memory")
     if memory.kind != "none":
@@ -257,7 +272,7 @@ def next_lines(model: Model, folder: Path, *, table: bool, votes: bool) -> list[
     """-> the commands that come next, to be copied."""
     name = shlex.quote(str(folder))
     more = " ".join((["NEXT_TABLE"] if table else []) + (["--votes NEXT_VOTES"] if votes else []))
-    source = "FOLDER_OF_IMAGES" if model.kind == "images" else "OTHER_TABLE"
+    source = "FOLDER_OF_IMAGES" if model.takes == "images" else "OTHER_TABLE"
     plugins = plugin_options(model.config.plugins)
     return [
         "Next:",

@@ -31,6 +31,7 @@ HEADS = 256  # files whose heads a thread reads at a time
 LONG = 16  # times as long as wide: more of an image than this is cut off before it is resized, and takes no memory
 SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 GREY = frozenset({"1", "L", "LA", "La", *SIXTEEN_BITS})
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 Pixels = npt.NDArray[np.uint8]
 R = TypeVar("R")
@@ -120,11 +121,13 @@ def read_head(path: str | Path) -> Head:
         return Head(min(image.size), image.mode in GREY)
 
 
-def read_picture(what: str | Path | Pixels, size: int, channels: int = 3, margin: float = 1.0) -> Pixels:
+def read_picture(
+    what: str | Path | Pixels, size: int, channels: int = 3, margin: float = 1.0, resampling: str = "bilinear"
+) -> Pixels:
     """-> the image the right way up, [channels, size, size], in grey or in colour.
 
     The shorter side becomes `size` x `margin`, the middle is cut out; at test in the official code the margin is
-    256 / 224. An image that has the size already stays as it is.
+    256 / 224. An image that has the size already stays as it is. `resampling` is one of FILTERS.
     """
     with _told(what), open_image(what) as image:
         short, side = round(size * margin), min(image.size)
@@ -140,7 +143,7 @@ def read_picture(what: str | Path | Pixels, size: int, channels: int = 3, margin
             most = LONG * min(picture.size)
             picture = _middle(picture, min(picture.width, most), min(picture.height, most))
             upright = (width, height) if image.size == before else (height, width)
-            picture = picture.resize(upright, Image.Resampling.BILINEAR)
+            picture = picture.resize(upright, FILTERS[resampling])
             picture = _middle(picture, size, size)
         array: Pixels = np.asarray(picture)
         return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
@@ -202,19 +205,23 @@ def read_pictures(
 
 def _shared(one: Callable[[int], R], count: int, step: int, jobs: int = 0) -> Found[R]:
     """-> what `one` gives for each index, or why it cannot, `step` at a time; threads work ahead of who asks for it."""
+    return in_blocks(lambda indices: [attempt(one, index) for index in indices], count, step, jobs)
+
+
+def attempt(one: Callable[[int], R], index: int) -> R | Unreadable:
+    """-> what `one` gives for this image, or why it cannot."""
+    try:
+        return one(index)
+    except Unreadable as unreadable:
+        return unreadable
+
+
+def in_blocks(block: Callable[[range], R], count: int, step: int, jobs: int = 0) -> Iterator[R]:
+    """-> what `block` gives for every `step` indices up to `count`, in order; `jobs` threads (0: one per core) work
+    ahead of who asks for it."""
     jobs = jobs or _cores()
     blocks = (range(start, min(start + step, count)) for start in range(0, count, step))
-    pending: deque[Future[list[R | Unreadable]]] = deque()
-
-    def attempt(index: int) -> R | Unreadable:
-        try:
-            return one(index)
-        except Unreadable as unreadable:
-            return unreadable
-
-    def block(indices: range) -> list[R | Unreadable]:
-        return [attempt(index) for index in indices]
-
+    pending: deque[Future[R]] = deque()
     with ThreadPoolExecutor(jobs) as pool:
         try:
             pending.extend(pool.submit(block, indices) for indices in islice(blocks, 2 * jobs))

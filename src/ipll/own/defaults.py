@@ -10,7 +10,6 @@ import torch
 
 from ipll.config import OWN, Config, resolve
 from ipll.errors import ConfigError
-from ipll.own.inputs import kind_of
 from ipll.own.reading.samples import Samples
 
 SMALL = 16  # pixels: up to here 'small-cnn'
@@ -20,6 +19,8 @@ DIGITS = 32  # grey images up to here are taken for digits, letters and the like
 MANY = 5_000  # samples from which a full ResNet-18 pays on a GPU
 KEPT = (1_000, 20)  # images of a memory: so many, or so many of each class
 BUDGET = 64 * 2**20  # bytes of a memory of features: rows are small, and what is kept is not forgotten
+PICTURE = 48  # pixels: of photos that are learnt as features, so small a picture is kept for the audit
+PICTURE_BYTES = 3 * PICTURE**2
 METHODS = {"images": "pgdr", "features": "pgdr/tables"}  # where none is named
 AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
@@ -45,12 +46,15 @@ class Facts(NamedTuple):
     side: int  # of the images, as they come
     channels: int  # of the images; or how many features
     gpu: bool
+    beside: int = 0  # bytes that are kept beside the features of a sample: its small picture
 
     @classmethod
-    def of(cls, samples: Samples, classes: int, device: torch.device, kept: int = 0) -> Facts:
-        images, features = samples.images, len(samples.feature_names)
-        side, channels = (0, features) if images is None else (images.side, images.channels)
-        return cls(kind_of(samples), len(samples) + kept, classes, side, channels, device.type == "cuda")
+    def of(cls, samples: Samples, classes: int, device: torch.device, kept: int = 0, dim: int = 0) -> Facts:
+        """`dim`: photos are seen through a network that gives so many values of each."""
+        images, n, gpu = samples.images, len(samples) + kept, device.type == "cuda"
+        if images is None or dim:
+            return cls("features", n, classes, 0, dim or len(samples.feature_names), gpu, PICTURE_BYTES if dim else 0)
+        return cls("images", n, classes, images.side, images.channels, gpu)
 
 
 class Choice(NamedTuple):
@@ -169,7 +173,7 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
         yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
     if features:
         columns = 2 ** math.ceil(math.log2(max(facts.classes, 8)))
-        size = BUDGET // (4 * facts.channels + 5 * columns + 16)
+        size = BUDGET // (4 * facts.channels + 5 * columns + 16 + facts.beside)
         yield Choice("memory.size", size, f"rows to be kept: as many as {BUDGET // 2**20} MB hold")
     else:
         fewest, per_class = KEPT

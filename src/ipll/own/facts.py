@@ -48,12 +48,19 @@ def check_facts(facts: Mapping[str, Any]) -> None:
         raise ValueError("'feature_names' are not as many as 'shape' says")
     if not len(facts["mean"]) == len(facts["std"]) == shape[0]:
         raise ValueError("'mean' and 'std' are not as many as 'shape' says")
+    if "through" in facts and (kind != "features" or not _is_network(facts["through"])):
+        raise ValueError(f"'through' is {_short(facts['through'])}, which no model of {kind} has")
     if not len(names) <= facts["capacity"] <= max(8, 2 * len(names)):  # it doubles where classes outgrow it
         raise ValueError(f"'capacity' is {facts['capacity']}, which no model of {len(names)} classes has")
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_network(value: object) -> bool:
+    texts = ("name", "digest")
+    return isinstance(value, dict) and set(value) == set(texts) and all(isinstance(value[key], str) for key in texts)
 
 
 def _is_number(value: object) -> bool:

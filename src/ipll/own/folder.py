@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -77,6 +78,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
         check_facts(facts)
         tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
         _check_match(tensors, records, len(facts["names"]))
+        if "through" in facts:
+            _check_pictures(tensors)
         return facts, tensors, records
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, SafetensorError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
@@ -109,6 +112,15 @@ def _check_match(tensors: Mapping[str, Tensor], records: Records, classes: int) 
         raise ValueError("its tensors are not those of the classes in model.json")
     if not np.array_equal(np.sort(tensors["module.memory.ids"].numpy()), np.flatnonzero(records.in_memory)):
         raise ValueError("its records are not those of its memory")
+
+
+def _check_pictures(tensors: Mapping[str, Tensor]) -> None:
+    """Raises ValueError unless there is a small picture of each photo of the memory."""
+    pictures = tensors["pictures"]
+    if pictures.dtype != torch.uint8 or pictures.ndim != 4 or pictures.shape[1] != 3:
+        raise ValueError("its pictures are none")
+    if len(pictures) != len(tensors["module.memory.ids"]):
+        raise ValueError("its pictures are not those of its memory")
 
 
 @contextmanager

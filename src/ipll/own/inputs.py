@@ -16,7 +16,8 @@ BLOCK = 4096  # samples that are looked at, or decoded to be predicted, at a tim
 
 
 def kind_of(samples: Samples) -> str:
-    return "features" if samples.images is None else "images"
+    """-> what is learnt from."""
+    return "images" if samples.features is None else "features"
 
 
 def array_of(samples: Samples) -> Array:
@@ -55,7 +56,7 @@ def blocks(samples: Samples, shape: Sequence[int]) -> Iterator[Array]:
     """The samples a block at a time, images decoded: all at once they may be too many."""
     for start in range(0, len(samples), BLOCK):
         block = samples.take(np.arange(start, min(start + BLOCK, len(samples))))
-        yield array_of(block if block.images is None else block.decoded(shape[-1], shape[0]))
+        yield array_of(block.decoded(shape[-1], shape[0]) if kind_of(block) == "images" else block)
 
 
 def statistics(array: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -24,12 +24,14 @@ from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
+from ipll.own.embedding import embedded, small_pictures
 from ipll.own.facts import check_folder
 from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
+from ipll.own.through import Through, network_for
 from ipll.own.training import Learnt, predict_block, train
 from ipll.own.trials import try_settings
 from ipll.plugins import load_plugins
@@ -59,7 +61,7 @@ class Model:
 
     names: tuple[str, ...]
     config: Config  # of the last update
-    kind: str  # 'images' or 'features'
+    kind: str  # 'images' or 'features': what is learnt from
     shape: tuple[int, ...]  # (channels, size, size), or (features,)
     feature_names: tuple[str, ...]
     mean: tuple[float, ...]  # of the first fit's samples
@@ -76,29 +78,37 @@ class Model:
     temperature: float
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
     skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
+    through: Through | None = None  # the network whose features of photos are learnt from; None: samples as they come
+    pictures: Tensor | None = None  # uint8 [memory, 3, size, size], then, small: in the order of the memory
 
     @classmethod
     def fit(
-        cls, samples: Samples, *, method: str = AUTO, seed: int = 0, device: str = "auto",
+        cls, samples: Samples, *, method: str = AUTO, network: str = AUTO, seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
         reporter: Listener | None = None, pending: str | Path | None = None,
     ) -> Model:  # fmt: skip
         """-> a new model of these samples.
 
         `method` 'auto' is PGDR, for features with what tables need ('pgdr/tables').
+        `network` is what photos are seen through: 'efficientnet-lite0', 'torchvision:NAME', 'timm:NAME', or 'scratch'
+        for none; 'auto' takes the first where it is installed. What it gives is then learnt as a table.
         `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
         `pending` is a folder for checkpoints: where training is stopped, the same call goes on with it.
         """
         check(min_class_samples >= 1, "min_class_samples", "be at least 1", min_class_samples)
         load_plugins()
         given, where = dict(settings or {}), find_device(device)
-        method = METHODS[kind_of(samples)] if method == AUTO else method
-        chosen = choose(Facts.of(samples, len(samples.names), where), given)
+        seen = network_for(samples, network, given, reporter or Silent())
+        facts = Facts.of(samples, len(samples.names), where, dim=seen.dim if seen else 0)
+        method = METHODS[facts.kind] if method == AUTO else method
+        chosen = choose(facts, given)
         config = configure(method, seed, chosen, given)
         if message := _too_small(config, len(samples.names)):
             raise ConfigError(f"{message} Set memory.size to {len(samples.names)} or more.")
-        if samples.images is not None and not config.data.size:
+        if facts.kind == "images" and not config.data.size:
             raise ConfigError("data.size is 0: choose the size that images are learnt at, in pixels.")
+        if seen is not None:
+            samples = embedded(samples, seen, where, skip_bad=skip_bad, listener=reporter)
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
         array = array_of(samples)
         mean, std = statistics(array)
@@ -109,7 +119,7 @@ class Model:
             names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
             mean=mean, std=std, given=given, chosen=in_force(chosen, config), min_class_samples=min_class_samples,
             tensors={}, centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(),
-            updates=0, temperature=1.0, far=0.0,
+            updates=0, temperature=1.0, far=0.0, through=Through(seen.name, seen.digest) if seen else None,
         )  # fmt: skip
         return new._learn(samples, where, reporter, pending)
 
@@ -119,11 +129,11 @@ class Model:
     ) -> Model:  # fmt: skip
         """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`."""
         where = find_device(device)
-        samples = matched(samples, self.kind, self.shape, self.feature_names)
+        samples = self.seen(samples, device=device, skip_bad=skip_bad, reporter=reporter)
         if self.kind == "images":
             samples = samples.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
-        classes = len(self._names_with(samples))
-        facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()))
+        classes, dim = len(self._names_with(samples)), self.shape[0] if self.through else 0
+        facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()), dim=dim)
         chosen = choose_again(self.config, facts, self.given)
         config = reconfigure(self.config, chosen)
         if config.model.folds:
@@ -134,6 +144,24 @@ class Model:
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         chosen = _latest(self.chosen, chosen)
         return replace(self, config=config, chosen=chosen)._learn(samples, where, reporter, pending)
+
+    @property
+    def takes(self) -> str:
+        """-> 'images' or 'features': what the model is given."""
+        return "images" if self.through else self.kind
+
+    def seen(
+        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: Listener | None = None
+    ) -> Samples:
+        """-> the samples as the model learns them: features in its order; photos with what its network gives for them,
+        where it has one."""
+        if self.through is None:
+            return matched(samples, self.kind, self.shape, self.feature_names)
+        if samples.images is None:
+            raise DataError(f"{samples.source} holds features, but the model learnt photos. Use another model.")
+        if samples.features is not None:  # they went through it already
+            return samples
+        return embedded(samples, self.through.find(), find_device(device), skip_bad=skip_bad, listener=reporter)
 
     def _with_memory(self, samples: Samples) -> tuple[Array, npt.NDArray[np.bool_]]:
         """-> these samples and those of the memory, and their candidates in the columns of all classes."""
@@ -187,8 +215,13 @@ class Model:
             outcome: Learnt = train(learner, task, records, self.centres, reporter or Silent(), pending)
         arrived = outcome.records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
+        pictures = None
+        if self.through is not None and samples.images is not None:
+            ids, before = (tensors.get(f"{MEMORY}ids") for tensors in (outcome.tensors, self.tensors))
+            pictures = small_pictures(samples.images, len(self.records), ids, before, self.pictures)
         return replace(
             self,
+            pictures=pictures,
             names=names,
             tensors=outcome.tensors,
             centres=outcome.centres,
@@ -207,9 +240,9 @@ class Model:
             pretrained=pretrained,
         )  # fmt: skip
 
-    def predict(self, samples: Samples, *, device: str = "auto") -> Predictions:
+    def predict(self, samples: Samples, *, device: str = "auto", reporter: Listener | None = None) -> Predictions:
         """-> classes, probabilities, distances. Candidates and labels that the samples may have are not looked at."""
-        samples = matched(samples, self.kind, self.shape, self.feature_names)
+        samples = self.seen(samples, device=device, reporter=reporter)
         where, train_settings = find_device(device), replace(self.config.train, compile="off", graphs="off")
         computing = arithmetic(deterministic=train_settings.deterministic, device=where)
         with cpu_threads(train_settings.threads), computing, enough_memory(self.config):
@@ -226,6 +259,11 @@ class Model:
             distance=distance,
             unlike=distance > self.far,
         )
+
+    def kept_pictures(self) -> npt.NDArray[np.uint8] | None:
+        """-> the memory's images [memory, channels, size, size], in its order; None where it has none."""
+        images = self.tensors[f"{MEMORY}samples"] if self.kind == "images" else self.pictures
+        return None if images is None else np.asarray(images.numpy())
 
     def choices(self) -> list[tuple[str, Any, str]]:
         """-> (setting, value, why) of all settings that were chosen from the data, as they were in the last update."""
@@ -257,7 +295,11 @@ class Model:
             "chosen": [choice._asdict() for choice in self.chosen],
             "config": self.config.to_table(),
         }
-        write_folder(Path(path), facts, self.tensors | {"centres": self.centres}, self.records)
+        tensors = self.tensors | {"centres": self.centres}
+        if self.through is not None and self.pictures is not None:
+            facts["through"] = self.through._asdict()
+            tensors |= {"pictures": self.pictures}
+        write_folder(Path(path), facts, tensors, self.records)
 
     @classmethod
     def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Model:
@@ -281,6 +323,8 @@ class Model:
                 given=facts["given"],
                 chosen=tuple(Choice(**choice) for choice in facts["chosen"]),
                 config=Config.from_table(facts["config"]),
+                through=Through(**facts["through"]) if "through" in facts else None,
+                pictures=tensors.pop("pictures", None),
                 centres=tensors.pop("centres"),
                 tensors=LearnerState.of(tensors).named(),
                 records=records,

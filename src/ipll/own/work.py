@@ -79,8 +79,11 @@ def check_free(folder: Path, *, overwrite: bool = False) -> None:
         raise RunError(f"{folder} holds other files. Choose a new folder with --out.")
 
 
-def readable(samples: Samples, model: Model, *, skip_bad: bool) -> Samples:
-    """-> samples to predict. Images that turn out to be broken are left out; else they are decoded block by block."""
+def readable(samples: Samples, model: Model, *, skip_bad: bool, **options: Any) -> Samples:
+    """-> samples to predict. Photos go through the model's network, where it has one. Images that turn out to be broken
+    are left out; else they are decoded block by block."""
+    if model.through is not None:
+        return model.seen(samples, skip_bad=skip_bad, **options)
     if skip_bad and samples.images is not None and model.kind == "images":
         return samples.decoded(model.shape[-1], model.shape[0], skip_bad=True)
     return samples

@@ -124,9 +124,9 @@ def _write_page(model: Model, path: Path) -> None:
 
 def _pictures(model: Model, order: Ints) -> tuple[dict[int, str], bool]:
     """-> PNG files in base64 of the memory's images, by row of the table, and whether some had to be left out."""
-    if model.kind != "images":
+    ids, images = model.tensors[f"{MEMORY}ids"].numpy(), model.kept_pictures()
+    if images is None:
         return {}, False
-    ids, images = model.tensors[f"{MEMORY}ids"].numpy(), model.tensors[f"{MEMORY}samples"].numpy()
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     chosen = np.argsort(place[ids])[:PICTURES]

@@ -18,7 +18,8 @@ REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-b
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples with their candidate sets: `features` or `images`, the other one is None."""
+    """Samples with their candidate sets: `features` or `images`, the other one is None. Photos that went through a
+    pretrained network have both: what is learnt from is the features."""
 
     source: str  # the file they are from, for messages
     ids: list[str]
@@ -82,7 +83,7 @@ class Samples:
 
         Images that cannot be decoded are left out where `skip_bad` says so; else they are a DataError.
         """
-        if self.images is None:
+        if self.images is None or self.features is not None:
             return self
         array, broken = self.images.decode(size or self.images.side, channels)
         if not skip_bad:
