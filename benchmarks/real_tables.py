@@ -8,6 +8,8 @@ A file holds `features` [n, d], `candidates` bool [n, classes] and `truth` [n], 
     arrivals      the classes come in four groups, each with the samples of its classes: every update brings new classes
                   only. 'restricted': sets without classes that are yet to come; 'unrestricted': sets as they are.
                   'blurry': a tenth of the samples comes after its class. Baselines learn anew from all so far.
+    misses        one-shot, with the true label taken out of the sets of a tenth or a fifth of the samples (a set that
+                  would be empty has another label); ipll is told how many, and as if it were none
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from ipll.own import Model, Predictions, Samples, from_arrays
 from ipll.own.prediction import calibration_error
 
 ARRIVALS = 4
+MISSES = (0.1, 0.2)
 LATER = {"restricted": 0.0, "unrestricted": 0.0, "blurry": 0.1}
 Ints = npt.NDArray[np.int64]
 
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("data", nargs="+", type=Path)
     parser.add_argument("--folds", type=int, default=5, help="of one-shot fits, out of five")
     parser.add_argument("--arrival-folds", type=int, default=5, help="of arrivals, out of five")
+    parser.add_argument("--miss-folds", type=int, default=5, help="of misses, out of five")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -51,7 +55,7 @@ def main() -> None:
     }
     with cpu_threads(options.threads):
         report["environment"] = describe(torch.device("cpu"))
-        for way, path in product((one_shot, arrivals), options.data):
+        for way, path in product((one_shot, misses, arrivals), options.data):
             for run in way(path, options):
                 report["runs"].append(run)
                 shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in run.items()}
@@ -86,6 +90,17 @@ def arrivals(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]
             yield from data.arrivals(way, later)
 
 
+def misses(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for data in folds(path, options.seed, options.miss_folds):
+        for share in MISSES:
+            way, sets = f"misses {share:g}", data.missing(share)
+            learn = BASELINES["PRODEN, linear"]
+            yield data.row(way, "PRODEN, linear") | data.baseline(learn, data.train, sets, data.test)[0]
+            yield data.row(way, "ipll") | data.ours([(data.train, sets)])
+            told = {"disambiguation.miss_rate": share}
+            yield data.row(way, "ipll, told") | data.ours([(data.train, sets)], settings=told)
+
+
 class Table:
     """A fold of a data set."""
 
@@ -116,8 +131,18 @@ class Table:
             "settled": 100 * float(right.mean()), "seconds": seconds, "processor_seconds": spent,
         }, right  # fmt: skip
 
-    def ours(self, batches: list[tuple[Ints, npt.NDArray[np.bool_]]], test: Ints | None = None) -> dict[str, Any]:
-        test = self.test if test is None else test
+    def missing(self, share: float) -> npt.NDArray[np.bool_]:
+        """-> the training samples' sets without the true label, for a share of them."""
+        rng, truth, sets = np.random.default_rng([self.seed, self.fold]), self.truth[self.train], self.sets[self.train]
+        missed = np.flatnonzero(rng.random(len(sets)) < share)
+        sets[missed, truth[missed]] = False
+        for row in missed[~sets[missed].any(1)]:
+            sets[row, rng.choice(np.delete(np.arange(sets.shape[1]), truth[row]))] = True
+        return sets
+
+    def ours(
+        self, batches: list[tuple[Ints, npt.NDArray[np.bool_]]], settings: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         model: Model | None = None
         seconds: list[tuple[float, float]] = []
         newest: list[float] = []
@@ -126,7 +151,7 @@ class Table:
             samples: Samples = from_arrays(self.features[rows], sets, self.names, [f"row {row}" for row in rows])
             started, spent = time.perf_counter(), time.process_time()
             model = (
-                Model.fit(samples, seed=self.seed, device="cpu")
+                Model.fit(samples, seed=self.seed, device="cpu", settings=settings)
                 if model is None
                 else model.update(samples, device="cpu")
             )
@@ -137,8 +162,8 @@ class Table:
                 new_only.append(100 * float(model.records.judged_old[here].mean()))
         assert model is not None
         right, sure = self._right(model), model.records.confidence >= 0.95
-        said: Predictions = model.predict(from_arrays(self.features[test]), device="cpu")
-        hit = np.array([int(label) for label in said.labels]) == self.truth[test]
+        said: Predictions = model.predict(from_arrays(self.features[self.test]), device="cpu")
+        hit = np.array([int(label) for label in said.labels]) == self.truth[self.test]
         found = scores(said.confidence, hit) | {
             "settled": 100 * float(right.mean()),
             "seconds": float(np.mean(seconds, 0)[0]),
@@ -149,9 +174,22 @@ class Table:
             "unlike": 100 * float(said.unlike.mean()),
             "chosen": {setting: value for setting, value, _ in model.choices() if setting in CHOSEN},
         }
+        if settings:
+            found |= self._moves(model, batches[0][1], right)
         if newest:
             found |= {"settled_in_updates": float(np.mean(newest)), "judged_old": float(np.mean(new_only))}
         return found
+
+    def _moves(self, model: Model, sets: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> dict[str, float]:
+        """-> what became of labels that the sets had missed."""
+        every = np.arange(len(sets))
+        missed = ~sets[every, self.truth[self.train]]
+        outside = ~sets[every, np.array(model.records.labels(model.names)).astype(int)]
+        return {
+            "found": 100 * float(right[missed].mean()),
+            "moves": int(outside.sum()),
+            "moves_right": 100 * float(right[outside].mean()) if outside.any() else 0.0,
+        }
 
     def _right(self, model: Model) -> npt.NDArray[np.bool_]:
         rows = np.array([int(name.partition(" ")[2]) for name in model.records.ids])
@@ -188,7 +226,8 @@ def summary(runs: list[dict[str, Any]]) -> str:
     """-> the means over folds as a table in Markdown."""
     columns = (
         "accuracy", "settled", "calibration_error", "seconds", "processor_seconds", "sure", "wrong_among_sure",
-        "expected_wrong", "settled_in_updates", "judged_old", "unlike",
+        "expected_wrong", "settled_in_updates", "judged_old", "unlike", "found",
+        "moves_right",
     )  # fmt: skip
     lines = ["| data | way | method | folds | " + " | ".join(name.replace("_", " ") for name in columns) + " |"]
     lines.append("|" + "---|" * (len(columns) + 4))
