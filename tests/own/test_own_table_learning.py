@@ -186,6 +186,20 @@ def test_an_update_may_do_without_the_prior_of_the_fit_and_have_it_again() -> No
     assert len(off.records) == 500
 
 
+def test_a_class_that_is_named_far_more_often_than_ever_really_comes() -> None:
+    """Named by a few false candidates first (c), or as often as when it came (a, b): only c surges in the second batch."""
+    first = from_arrays(np.zeros((60, 1)), [["a", "c"] if k < 6 else ["a"] if k % 2 else ["b"] for k in range(60)])
+    second = from_arrays(
+        np.zeros((60, 1)), [["c", "a"] if k < 40 else ["b"] for k in range(60)], ids=[f"later {k}" for k in range(60)]
+    )
+    names = ("a", "b", "c")
+    records = Records.empty()
+    for update, samples in enumerate((first, second), 1):
+        columns = np.array([names.index(name) for name in samples.names])
+        records = records.with_samples(samples, columns, update)
+    assert records.surging(3, 2).tolist() == [False, False, True]
+
+
 def test_a_hundred_rows_are_enough() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -190,14 +190,15 @@ class Model:
         while capacity < len(names):
             capacity *= 2
         known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
+        old = known & ~records.surging(len(names), self.updates + 1)
         task = Task(
             index=self.updates,
             ids=np.arange(len(self.records), len(records)),
             samples=array_of(samples),
             candidates=_spread(samples.candidates, samples.names, names),
-            old=int(known.sum()),
+            old=int(old.sum()),
             seen=len(names),
-            known=known,
+            known=old,
             shares=None if samples.shares is None else _spread(samples.shares, samples.names, names),
         )
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)

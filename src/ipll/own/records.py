@@ -16,6 +16,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
+SURGE = 0.5  # more than so much above what was usual
 SEEN_BEFORE = "Give new samples other ids, or leave out those that were learnt already."
 
 
@@ -131,6 +132,21 @@ class Records:
         counts = np.bincount(self.label, minlength=classes)
         settled, chance = self.ambiguous(classes)
         found: Bools = (counts >= least) & ((counts - settled >= least) | (settled >= np.floor(chance)))
+        return found
+
+    def surging(self, classes: int, update: int) -> Bools:
+        """-> which classes are named far more often in this update than in any before [classes].
+
+        So is one that only now really comes, if false settlements made it known before its time; one that did come
+        was named as often then. Names of a sample count as many together as one.
+        """
+        sizes = np.diff(self.offsets)
+        when, weights = np.repeat(self.update, sizes), np.repeat(1 / np.maximum(sizes, 1), sizes)
+        batch = np.bincount(self.update, minlength=update + 1)
+        named = np.bincount(when * classes + self.codes, weights, (update + 1) * classes).reshape(update + 1, classes)
+        now = named[update]
+        before = (named[:update] / np.maximum(batch[:update], 1)[:, None]).max(0) * batch[update]
+        found: Bools = now - before > np.maximum(SURGE * before, 2 * np.sqrt(now))
         return found
 
     def assured(self, rows: Ints, confidence: Floats) -> Records:
