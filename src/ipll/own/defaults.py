@@ -20,6 +20,7 @@ DIGITS = 32  # grey images up to here are taken for digits, letters and the like
 MANY = 5_000  # samples from which a full ResNet-18 pays on a GPU
 KEPT = (1_000, 20)  # images of a memory: so many, or so many of each class
 BUDGET = 64 * 2**20  # bytes of a memory of features: rows are small, and what is kept is not forgotten
+REPLAYED = 20_000  # rows kept that each epoch of an update goes through, or as many as are new
 METHODS = {"images": "pgdr", "features": "pgdr/tables"}  # where none is named
 AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
@@ -40,17 +41,20 @@ class Facts(NamedTuple):
     """What choices are made from."""
 
     kind: str  # 'images' or 'features'
-    samples: int  # to train on in this update, the memory's among them
+    samples: int  # that an epoch goes through, the memory's among them
     classes: int  # of all by now
     side: int  # of the images, as they come
     channels: int  # of the images; or how many features
     gpu: bool
+    left: int = 0  # samples of the memory that an epoch does not go through
 
     @classmethod
     def of(cls, samples: Samples, classes: int, device: torch.device, kept: int = 0) -> Facts:
         images, features = samples.images, len(samples.feature_names)
         side, channels = (0, features) if images is None else (images.side, images.channels)
-        return cls(kind_of(samples), len(samples) + kept, classes, side, channels, device.type == "cuda")
+        replayed = min(kept, max(REPLAYED, len(samples))) if images is None else kept
+        gone_through, left = len(samples) + replayed, kept - replayed
+        return cls(kind_of(samples), gone_through, classes, side, channels, device.type == "cuda", left)
 
 
 class Choice(NamedTuple):
@@ -171,6 +175,9 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
         columns = 2 ** math.ceil(math.log2(max(facts.classes, 8)))
         size = BUDGET // (4 * facts.channels + 5 * columns + 16)
         yield Choice("memory.size", size, f"rows to be kept: as many as {BUDGET // 2**20} MB hold")
+        if facts.left:
+            why = "of the rows kept, drawn anew for each epoch; as many as are new where these are more"
+            yield Choice("memory.replayed", REPLAYED, why)
     else:
         fewest, per_class = KEPT
         size = max(fewest, per_class * facts.classes)

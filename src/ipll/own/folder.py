@@ -33,6 +33,7 @@ from ipll.engine.sealed import Newer, check_digest, read_sealed, write_sealed
 from ipll.errors import DataError, DiskError, RunError
 from ipll.messages import tell
 from ipll.own.facts import check_facts
+from ipll.own.reading.columns import shared_texts
 from ipll.own.records import Records
 
 STATE, RECORDS = "state", "records"
@@ -211,5 +212,5 @@ def _codes(texts: Any, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
 
 def _values(column: Any) -> Any:
     if pa.types.is_string(column.type):
-        return column.to_pylist()
+        return shared_texts(column)
     return np.array(column.to_numpy(zero_copy_only=False))  # a copy: Arrow's own memory is read-only
