@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ipll.config import Config
 from ipll.data.stream import Stream
@@ -16,7 +16,7 @@ from ipll.learner import Position
 from ipll.messages import cell, tell
 from ipll.results.conditions import accuracy_word
 
-QUIET = 60  # seconds without a line, where there is no bar
+QUIET, SOON = 30, 2  # seconds without a line, where there is no bar: within a stage, and before the next one
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class Listener:
     def note(self, message: str) -> None:
         """Something that people should know."""
 
+    def stage(self, words: str) -> None:
+        """Something begins that may take long, before learning or after it: what it is about."""
+
     def begin(self, plan: Plan, position: Position) -> None:
         """Learning starts, or goes on from here."""
 
@@ -89,7 +92,7 @@ class Silent(Listener):
 
 
 class LiveProgress(Listener):
-    """A bar where the console is a terminal; otherwise a line at each task's end, and one a minute in between."""
+    """A bar where the console is a terminal; otherwise a line at each task's end, and every half minute in between."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -100,6 +103,9 @@ class LiveProgress(Listener):
             console=console,
             disable=not console.is_terminal,
         )
+        self.title = ""  # until learning begins
+        self.id: TaskID | None = None  # until something is shown
+        self.spoken = time.monotonic()
 
     def note(self, message: str) -> None:
         tell(message, self.console, style="yellow")
@@ -107,14 +113,26 @@ class LiveProgress(Listener):
     def begin(self, plan: Plan, position: Position) -> None:
         self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
         self.start, self.started = plan.share(position), time.monotonic()
-        self.spoken = self.started
-        self.id = self.bar.add_task(cell(plan.title), total=1.0, left="")
-        self.bar.start()
+        self.title = plan.title
+        self._show(plan.title)
+
+    def stage(self, words: str) -> None:
+        if self.console.is_terminal:
+            self._show(" · ".join(filter(None, (self.title, words))))
+        elif time.monotonic() - self.spoken > SOON:
+            self._say(words)
+
+    def _show(self, words: str, **fields: Any) -> None:
+        if self.id is None:
+            self.id = self.bar.add_task("", total=1.0, left="")
+            self.bar.start()
+        self.bar.update(self.id, description=cell(words), **fields)
 
     def step(self, position: Position, steps: int, phases: int) -> None:
         doing = self.plan.doing(position, phases)
         if not self.console.is_terminal:
-            if time.monotonic() - self.spoken > QUIET:
+            soon = doing == self.plan.last and not self.plan.accuracy  # of people's own data, which may be large
+            if time.monotonic() - self.spoken > (SOON if soon else QUIET):
                 self._say(", ".join([*self._which(position.task), doing]))
             return
         done = self.plan.share(position, steps, phases)
@@ -123,12 +141,7 @@ class LiveProgress(Listener):
         mean = sum(self.accuracies) / max(len(self.accuracies), 1)
         accuracy = f" · {self.plan.accuracy} {mean:.1f}" if self.accuracies else ""
         words = " · ".join([self.plan.title, *self._which(position.task), doing])
-        self.bar.update(
-            self.id,
-            completed=done,
-            description=cell(words + accuracy + self.state),
-            left=f"{int(left) // 60}:{int(left) % 60:02d} left",
-        )
+        self._show(words + accuracy + self.state, completed=done, left=f"{int(left) // 60}:{int(left) % 60:02d} left")
 
     def _which(self, task: int) -> list[str]:
         """-> in words, which task of a run it is; nothing where there is one only, of a user's own data."""
@@ -152,7 +165,7 @@ class LiveProgress(Listener):
             self._say(words)
 
     def _say(self, text: str) -> None:
-        tell(f"{self.plan.title}: {text}", self.console)
+        tell(": ".join(filter(None, (self.title, text))), self.console)
         self.spoken = time.monotonic()
 
     def end(self) -> None:

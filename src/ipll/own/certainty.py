@@ -10,7 +10,7 @@ from torch import Tensor
 from ipll.engine.state import part_of
 from ipll.families.classifier.stacked import set_temperature
 from ipll.families.disambiguation import by_shares
-from ipll.families.side_by_side import Members, evidence
+from ipll.families.side_by_side import Evidence, Members, evidence
 from ipll.learner import Learner
 from ipll.own.prediction import allowed
 
@@ -39,16 +39,19 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     if members is None or not members.folds:
         return None
     seen, sets = evidence(ctx, members), ctx.pool.candidates
-    scores = allowed(learner, learner.classifier.by_evidence(seen))
+
+    def scores(rows: Tensor | slice) -> Tensor:
+        return allowed(learner, learner.classifier.by_evidence(Evidence(seen.linear[rows], seen.nearness[rows])))
+
+    blocks = [slice(start, start + BLOCK) for start in range(0, len(sets), BLOCK)]
     rows = torch.randperm(len(sets), generator=ctx.generator("certainty", ctx.task), device=ctx.device)[:ENOUGH]
-    open_ = scores.isfinite().all(dim=0)
+    open_ = torch.stack([scores(here).isfinite().all(dim=0) for here in blocks]).all(dim=0)
     some = sets[rows][:, open_].any(dim=1)
-    temperature = set_temperature(scores[rows][some][:, open_].double(), sets[rows][some][:, open_])
+    temperature = set_temperature(scores(rows)[some][:, open_].double(), sets[rows][some][:, open_])
     alike, confidence = twins(sets), []
-    for start in range(0, len(sets), BLOCK):
+    for here in blocks:
         ctx.check_stop()
-        here = slice(start, start + BLOCK)
-        inside = (scores[here].double() / temperature).masked_fill(~sets[here], -torch.inf)
+        inside = (scores(here).double() / temperature).masked_fill(~sets[here], -torch.inf)
         posterior = inside.softmax(dim=1).nan_to_num(0.0)
         if ctx.pool.shares is not None:  # votes say something of their own
             shares = ctx.pool.shares[here]
@@ -57,7 +60,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
         confidence.append(cautious(posterior.gather(1, labels[here, None])[:, 0]).float())
-    predicted = scores[rows].argmax(dim=1, keepdim=True)
+    predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 

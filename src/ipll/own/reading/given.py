@@ -16,7 +16,7 @@ from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.read import TEXT, accept, gather, read_table
 from ipll.own.reading.samples import Samples, checked
-from ipll.own.reading.tables import open_table
+from ipll.own.reading.tables import open_table, release_memory
 from ipll.own.reading.votes import read_votes
 
 TRAIN, TEST = "train", "test"
@@ -47,6 +47,7 @@ def read_given(
     checked(given.train, allow_one_class=update)
     if given.test is not None and not skip_bad:
         given.test.decoded(CHECKED)  # what is broken is told before a model has learnt
+    release_memory()
     return given
 
 
