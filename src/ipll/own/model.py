@@ -161,6 +161,7 @@ class Model:
         under_way.begin("what is learnt from")
         names = self._names_with(samples)
         records = self.records.with_samples(samples, _columns(samples.names, names), self.updates + 1)
+        under_way.check()
         capacity = self.capacity or SMALLEST
         while capacity < len(names):
             capacity *= 2
@@ -183,6 +184,7 @@ class Model:
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
                 learner.restore(tensors)
+            under_way.check()
             pending = None
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)

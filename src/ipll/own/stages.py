@@ -20,9 +20,13 @@ class Stages:
 
     def begin(self, words: str) -> None:
         """The next stage begins, unless somebody asked to stop."""
+        self.check()
+        self.listener.stage(words)
+
+    def check(self) -> None:
+        """Between two things that take a while, where there is nothing to be kept."""
         if self.stop.asked:
             self.stop.obey()
-        self.listener.stage(words)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ def train(
     if start:
         stop.parting = STOPPED + AGAIN
     update, clock = Update(learner, task, records, centres, pending, stages), Clock(train.checkpoint_seconds)
+    stages.check()
     listener.begin(plan, start or Position(task.index))
     drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
     return update.outcome

@@ -59,8 +59,8 @@ def update_folder(folder: Path, samples: Samples, *, plugins: Sequence[str | Pat
 def save(model: Model, folder: Path, reporter: Listener | None = None) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
     reporter = reporter or Silent()
-    reporter.stage("the model is saved")
     with stop_requests(note=lambda _: reporter.note(SAVING)):
+        reporter.stage("the model is saved")
         model.save(folder)
         clear_pending(folder)
 
