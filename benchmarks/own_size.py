@@ -181,7 +181,7 @@ def memory(options: argparse.Namespace, _: Path, keep: Callable[[dict[str, Any]]
     later = Data(*(values[later.truth >= old] for values in later))
     test = make(TEST, both, options.seed, 1000, most=both)
     names = [str(c) for c in range(both)]
-    for compared in (each * old, 5_000, 2_000, 1_000):
+    for compared in (each * old, 5_000, 1_000):
         settings = {"memory.size": 2_000, "memory.compared": compared}
         model = Model.fit(from_arrays(first.features, first.sets, names[:old]), device="cpu", settings=settings)
         kept = model.records.in_memory
@@ -198,6 +198,27 @@ def memory(options: argparse.Namespace, _: Path, keep: Callable[[dict[str, Any]]
                 "accuracy_of_old_classes": 100 * float(right[test.truth < old].mean()),
             }
         )
+
+    for replayed in (0, 5_000):
+        keep({"replayed": replayed} | replay(options.seed, replayed))
+
+
+def replay(seed: int, replayed: int) -> dict[str, Any]:
+    """40,000 rows of ten classes, then four updates of 5,000, each with a new class; all rows are kept. Each epoch of an
+    update goes through all of them (0), or through a draw."""
+    settings, model, classes = {"memory.replayed": replayed}, None, 10
+    for number in range(5):
+        n, now = (5_000, classes + number) if number else (40_000, classes)
+        data = make(n, now, seed, number, newest=0.1 if number else 0.0, most=classes + 4)
+        samples = from_arrays(data.features, data.sets, [str(c) for c in range(now)])
+        model = model.update(samples, device="cpu") if model else Model.fit(samples, device="cpu", settings=settings)
+    assert model is not None
+    test = make(TEST, now, seed, 1000, most=classes + 4)
+    right = np.array(model.predict(from_arrays(test.features), device="cpu").labels).astype(int) == test.truth
+    return {
+        "accuracy": 100 * float(right.mean()),
+        "accuracy_of_old_classes": 100 * float(right[test.truth < classes].mean()),
+    }
 
 
 def _near(model: Model, data: Data, kept: Bools, c: int) -> tuple[float, float]:

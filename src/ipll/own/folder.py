@@ -34,6 +34,7 @@ from ipll.errors import DataError, DiskError, RunError
 from ipll.messages import tell
 from ipll.own.facts import check_facts
 from ipll.own.reading.columns import shared_texts
+from ipll.own.reading.tables import release_memory
 from ipll.own.records import Records
 
 STATE, RECORDS = "state", "records"
@@ -77,6 +78,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
             check_digest(path, facts["files"][kind]["sha256"])
         check_facts(facts)
         tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
+        release_memory()
         _check_match(tensors, records, len(facts["names"]))
         return facts, tensors, records
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, SafetensorError) as error:
