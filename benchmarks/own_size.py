@@ -204,7 +204,7 @@ def memory(options: argparse.Namespace, _: Path, keep: Callable[[dict[str, Any]]
 
 
 def replay(seed: int, replayed: int) -> dict[str, Any]:
-    """40,000 rows of ten classes, then four updates of 5,000, each with a new class; all rows are kept. Each epoch of an
+    """40,000 rows of ten classes, then four updates of 5,000, each with a new class; all rows are kept. An epoch of an
     update goes through all of them (0), or through a draw."""
     settings, model, classes = {"memory.replayed": replayed}, None, 10
     for number in range(5):
