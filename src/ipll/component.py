@@ -25,6 +25,7 @@ from ipll.views.features import FeatureViews
 from ipll.views.images import Views
 
 EMBED_CHUNK = 256  # samples per forward pass outside training; larger ones gain little and cost a CPU its cache
+HEAD_BLOCK = 2**16  # samples whose logits, of all members of a network, are held at a time
 
 
 @dataclass
@@ -133,15 +134,28 @@ class Context:
 
         Of all samples or of these rows; never are more than a few chunks of them on the device for it.
         """
+        wanted = self._embed(samples, rows, ("features", "logits"))
+        return wanted["features"], self.correct(wanted["logits"])
+
+    @torch.no_grad()
+    def _embed(
+        self, samples: Tensor | SampleStore, rows: Tensor | slice | None, names: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        """-> these fields of the network's output; room for all is made once, so that nothing is held twice."""
         self.network.eval()
         held = Resident(samples) if isinstance(samples, Tensor) else samples
         indices = held.split(rows, self.chunk or EMBED_CHUNK)
-        chunks = []
+        total, start, whole = sum(map(len, indices)), 0, dict[str, Tensor]()
         for chunk in held.prefetch(indices):
             self.check_stop()
-            chunks.append(self._pass(chunk.to(self.device)))
-        features = torch.cat([c.features[:n] for c, n in chunks]).float()
-        return features, self.correct(torch.cat([c.logits[:n] for c, n in chunks]).float())
+            out, n = self._pass(chunk.to(self.device))
+            for name in names:
+                part: Tensor = getattr(out, name)[:n]
+                if name not in whole:
+                    whole[name] = part.new_empty(total, *part.shape[1:], dtype=torch.float32)
+                whole[name][start : start + n] = part
+            start += n
+        return whole
 
     def _pass(self, samples: Tensor) -> tuple[Output, int]:
         """-> the network's output, of a full chunk where its size is fixed, and how many rows of it count."""
@@ -154,14 +168,19 @@ class Context:
     def pool_features(self) -> Tensor:
         """phi of every sample of the pool [n, dim] by the trained network; one pass, shared by all who ask."""
         if self._features is None:
-            self._features = self.embed(self.pool.samples)[0]
+            self._features = self._embed(self.pool.samples, None, ("features",))["features"]
         return self._features
 
     def pool_predictions(self) -> Tensor:
         """argmax over S_i of f(x_i) for every sample of the pool [n]; by the head as it is now."""
+        features, found = self.pool_features(), []
         with torch.no_grad():
-            logits = self.correct(self.network.head(self.pool_features()))
-        return predict_within(logits, self.pool.candidates)
+            for start in range(0, len(features), HEAD_BLOCK):
+                self.check_stop()
+                rows = slice(start, start + HEAD_BLOCK)
+                logits = self.correct(self.network.head(features[rows]))
+                found.append(predict_within(logits, self.pool.candidates[rows]))
+        return torch.cat(found)
 
     def forget_features(self) -> None:
         self._features = None

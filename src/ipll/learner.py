@@ -180,6 +180,7 @@ class Learner(nn.Module):
         rows = self.config.model.new_rows
         self.ctx.arriving = self.network.head.birth(0, task.seen, self.config.seed, rows=rows)
         for part in self.ctx.parts:
+            self.ctx.check_stop()
             if (held_out := part.hold_out()) is not None:
                 self.ctx.pool.held_out |= held_out
             part.begin_task()
@@ -204,6 +205,7 @@ class Learner(nn.Module):
         """Parts in their order (retention's correction, prototypes, memory, classifier), then the new teacher."""
         with torch.no_grad():
             for part in self.ctx.parts:
+                self.ctx.check_stop()
                 part.end_task()
             copy_state(self.network, self.teacher)
 

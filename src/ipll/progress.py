@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ipll.config import Config
 from ipll.data.stream import Stream
@@ -17,6 +17,7 @@ from ipll.messages import cell, counted, tell
 from ipll.results.conditions import accuracy_word
 
 FIRST, QUIET = 5, 60  # seconds without a line, where there is no bar: at first, twice as many each time, and at most
+SOON = 2  # and before the next stage
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Listener:
     def photos(self, done: int, total: int, seconds: float) -> None:
         """So many of the photos that a pretrained network has to look at are done, after so many seconds."""
 
+    def stage(self, words: str) -> None:
+        """Something begins that may take long, before learning or after it: what it is about."""
+
     def begin(self, plan: Plan, position: Position) -> None:
         """Learning starts, or goes on from here."""
 
@@ -95,7 +99,7 @@ class LiveProgress(Listener):
     """A bar where the console is a terminal; otherwise a line at each task's end, and now and then one in between."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.spoken = console, time.monotonic()
+        self.console = console
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -103,6 +107,9 @@ class LiveProgress(Listener):
             console=console,
             disable=not console.is_terminal,
         )
+        self.title = ""  # until learning begins
+        self.id: TaskID | None = None  # until something is shown
+        self.spoken = time.monotonic()
 
     def note(self, message: str) -> None:
         tell(message, self.console, style="yellow")
@@ -116,19 +123,25 @@ class LiveProgress(Listener):
                 tell(words + (f", {left}" if 0 < done < total else ""), self.console)
                 self.spoken = time.monotonic()
             return
-        if not self.bar.live.is_started:
-            self.id = self.bar.add_task(words, total=1.0, left="")
-            self.bar.start()
-        self.bar.update(self.id, completed=done / total, description=words, left=left)
-        if done == total:
-            self.bar.remove_task(self.id)
+        self._show(words, completed=done / total, left=left)
 
     def begin(self, plan: Plan, position: Position) -> None:
         self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
         self.start, self.started = plan.share(position), time.monotonic()
-        self.spoken, self.quiet = self.started, FIRST
-        self.id = self.bar.add_task(cell(plan.title), total=1.0, left="")
-        self.bar.start()
+        self.spoken, self.quiet, self.title = self.started, FIRST, plan.title
+        self._show(plan.title, completed=0.0, left="")
+
+    def stage(self, words: str) -> None:
+        if self.console.is_terminal:
+            self._show(" · ".join(filter(None, (self.title, words))))
+        elif time.monotonic() - self.spoken > SOON:
+            self._say(words)
+
+    def _show(self, words: str, **fields: Any) -> None:
+        if self.id is None:
+            self.id = self.bar.add_task("", total=1.0, left="")
+            self.bar.start()
+        self.bar.update(self.id, description=cell(words), **fields)
 
     def step(self, position: Position, steps: int, phases: int) -> None:
         doing = self.plan.doing(position, phases)
@@ -137,19 +150,16 @@ class LiveProgress(Listener):
         seconds = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
         left = _minutes(seconds)
         if not self.console.is_terminal:
-            if time.monotonic() - self.spoken > min(self.quiet, QUIET):
+            if doing == self.plan.last and not self.plan.accuracy:  # of people's own data, which may be large
+                self.stage(doing)
+            elif time.monotonic() - self.spoken > min(self.quiet, QUIET):
                 self._say(", ".join([*self._which(position.task), doing, f"{100 * done:.0f} %", left]))
                 self.quiet *= 2
             return
         mean = sum(self.accuracies) / max(len(self.accuracies), 1)
         accuracy = f" · {self.plan.accuracy} {mean:.1f}" if self.accuracies else ""
         words = " · ".join([self.plan.title, *self._which(position.task), doing])
-        self.bar.update(
-            self.id,
-            completed=done,
-            description=cell(words + accuracy + self.state),
-            left=left,
-        )
+        self._show(words + accuracy + self.state, completed=done, left=left)
 
     def _which(self, task: int) -> list[str]:
         """-> in words, which task of a run it is; nothing where there is one only, of a user's own data."""
@@ -172,7 +182,7 @@ class LiveProgress(Listener):
             self._say(words)
 
     def _say(self, text: str) -> None:
-        tell(f"{self.plan.title}: {text}", self.console)
+        tell(": ".join(filter(None, (self.title, text))), self.console)
         self.spoken = time.monotonic()
 
     def end(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +137,43 @@ def test_shares_of_diverse_samples() -> None:
         assert representatives[c] == nearest[:20]
         assert mixed[c][13:] == [i for i in nearest if i not in mixed[c][:13]][:7]
         assert mixed[c][:13] != nearest[:13]
+
+
+@pytest.mark.parametrize(
+    ("n", "compared", "most", "draws"), [(90, 30, 4, 1), (90, 30, 12, 2), (90, 30, 60, 3), (31, 30, 9, 2)]
+)
+def test_a_large_class_is_compared_in_draws(n: int, compared: int, most: int, draws: int) -> None:
+    """Each of which follows the rule for its part of the diverse samples; the same ones, where it is done again."""
+    x = features(n, seed=n)
+    part = RepresentativeDiverse(
+        RepresentativeDiverseSettings(size=most, neighbours=3, diverse_share=1.0, compared=compared)
+    )
+    (kept,) = keep(x, [0] * n, part, 1)
+    order = torch.randperm(n, generator=part.ctx.generator("diverse", 0, 0)).tolist()
+    drawn, expected = order[: min(n, draws * compared)], []
+    for k, rows in enumerate(np.array_split(np.array(drawn), draws)):
+        assert len(rows) <= compared
+        share = len(range(k, most, draws))
+        expected += [int(rows[i]) for i in reference.diverse(array(x[rows]), share, 3)]
+    assert kept[: len(expected)] == expected
+    assert len(kept) == most
+    assert keep(x, [0] * n, part, 1) == [kept]
+
+
+def test_an_epoch_goes_through_a_draw_of_a_large_memory() -> None:
+    part = RandomMemory(RandomMemory.Settings(size=100, replayed=20))
+    part.ctx = bare_context(classes=3, dim=DIM, old=0, seen=2)
+    rows, seen = torch.arange(130), []
+    for own, drawn in ((30, 30), (10, 20)):  # as many as the task's own, where these are more than 20
+        part.ctx.pool = SimpleNamespace(incoming=own)  # type: ignore[assignment]
+        for epoch in range(2):
+            order = part.order(rows[: own + 100], 10, part.ctx.generator("order", 0, "main", epoch)).flatten()
+            assert order.sort().values[:own].tolist() == list(range(own))
+            assert len(order.unique()) == len(order) == own + drawn
+            seen.append(set(order.tolist()))
+        assert seen[-1] != seen[-2]
+        small = part.order(rows[: own + 15], 5, part.ctx.generator("order", 0, "main", 0))
+        assert len(small.unique()) == own + 15
 
 
 def test_the_random_memory_fills_the_same_quotas() -> None:

@@ -187,7 +187,7 @@ def test_an_update_may_do_without_the_prior_of_the_fit_and_have_it_again() -> No
 
 
 def test_a_class_that_is_named_far_more_often_than_ever_really_comes() -> None:
-    """Named by a few false candidates first (c), or as often as when it came (a, b): only c surges in the second batch."""
+    """Named by a few false candidates first (c), or as often as when it came (a, b): only c surges."""
     first = from_arrays(np.zeros((60, 1)), [["a", "c"] if k < 6 else ["a"] if k % 2 else ["b"] for k in range(60)])
     second = from_arrays(
         np.zeros((60, 1)), [["c", "a"] if k < 40 else ["b"] for k in range(60)], ids=[f"later {k}" for k in range(60)]

@@ -14,6 +14,7 @@ import typer
 from ipll.cli.console import err_console, say, warn
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.errors import ConfigError, DataError, Interrupted
+from ipll.messages import tell
 
 if TYPE_CHECKING:
     from ipll.own.model import Model
@@ -28,6 +29,7 @@ TrainTable = Annotated[
     ),
 ]
 Votes = Annotated[Path | None, typer.Option(help="Raw votes, with the columns sample, annotator and label.")]
+LARGE = 20_000_000  # bytes of a table whose reading is told
 MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
 
 
@@ -80,9 +82,10 @@ def fit(
     if miss_rate is not None:
         _check_misses(method)
         settings["disambiguation.miss_rate"] = miss_rate
-    given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad)
-    _tell(given)
     with _interruptible("There is no model yet."):
+        _tell_reading(table, votes)
+        given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad)
+        _tell(given)
         model = fit_folder(
             out,
             given.train,
@@ -96,8 +99,9 @@ def fit(
             skip_bad=skip_bad,
             reporter=LiveProgress(err_console),
         )
-    _summarise(model, None, out, given, device)
-    _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
+    with _interruptible(f"The model is in {out}."):
+        _summarise(model, None, out, given, device)
+        _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
 
 
 def update(
@@ -115,14 +119,15 @@ def update(
     from ipll.own.work import opened
     from ipll.progress import LiveProgress
 
-    with opened(folder, plugins=plugin or ()) as place:
+    with _interruptible(f"{folder} is as it was."), opened(folder, plugins=plugin or ()) as place:
         before = place.model
+        _tell_reading(table, votes)
         given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
         _tell(given)
-        with _interruptible(f"{folder} is as it was."):
-            model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
-    _summarise(model, before, folder, given, device)
-    _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
+        model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
+    with _interruptible(f"The update is in {folder}."):
+        _summarise(model, before, folder, given, device)
+        _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
 
 
 def _check_misses(method: str) -> None:
@@ -137,15 +142,22 @@ def _check_misses(method: str) -> None:
 
 @contextmanager
 def _interruptible(outcome: str) -> Iterator[None]:
-    """Ctrl-C while a model learns: says what is left. Warnings are told as they come."""
+    """Ctrl-C, whatever goes on: says what is left. Warnings are told as they come."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_rest, **_more: warn([f"Warning: {message}"])
         try:
             yield
         except Interrupted as stop:
-            raise Interrupted(f"Stopped. {outcome} The same command goes on from here.", signal=stop.signal) from None
+            raise Interrupted(str(stop).replace("No model was changed.", outcome), signal=stop.signal) from None
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped. {outcome}", signal=signal.SIGINT) from None
+
+
+def _tell_reading(*files: Path | None) -> None:
+    """Large files take a while, in which nothing else is said."""
+    for file in files:
+        if file is not None and file.is_file() and (size := file.stat().st_size) >= LARGE:
+            tell(f"Reading {file} ({size / 1e6:,.0f} MB)", err_console)
 
 
 def _tell(given: Given) -> None:

@@ -96,7 +96,7 @@ def evidence(ctx: Context, members: Members) -> Evidence:
     head = ctx.network.head
     assert isinstance(head, MembersHead)
     linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
-    sums, counts = _class_sums(features, labels, ctx.capacity)
+    sums, counts = _class_sums(features, labels, ctx.capacity, torch.arange(len(features), device=fold.device))
     for k in range(members.folds):
         own = torch.arange(k, members.members, members.folds, device=fold.device)
         units = (own[:, None] * head.width + torch.arange(head.width, device=fold.device)).flatten() + head.channels
@@ -104,7 +104,7 @@ def evidence(ctx: Context, members: Members) -> Evidence:
         scale = features.new_ones(len(columns))
         scale[head.channels :] = (members.members / len(own)) ** 0.5
         rows = (fold == k).nonzero()[:, 0]
-        mine, several = _class_sums(features[rows], labels[rows], ctx.capacity)
+        mine, several = _class_sums(features, labels, ctx.capacity, rows)
         others = counts - several
         means = (sums - mine)[:, columns] / others.clamp_min(1)[:, None] * scale
         for block in torch.split(rows, BLOCK):
@@ -117,9 +117,9 @@ def evidence(ctx: Context, members: Members) -> Evidence:
     return Evidence(ctx.correct(linear), nearness)
 
 
-def _class_sums(features: Tensor, labels: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """-> the sum of features over each class [capacity, dim], and its samples' count [capacity]."""
+def _class_sums(features: Tensor, labels: Tensor, capacity: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """-> the sum of features over each class [capacity, dim] of these rows, and its samples' count [capacity]."""
     sums = features.new_zeros(capacity, features.shape[1])
-    for block, named in zip(torch.split(features, BLOCK), torch.split(labels, BLOCK), strict=True):
-        sums += F.one_hot(named, capacity).to(features.dtype).T @ block
-    return sums, labels.bincount(minlength=capacity)
+    for block in torch.split(rows, BLOCK):
+        sums += F.one_hot(labels[block], capacity).to(features.dtype).T @ features[block]
+    return sums, labels[rows].bincount(minlength=capacity)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ipll.engine.state import part_of
 from ipll.families.classifier.stacked import set_temperature
 from ipll.families.disambiguation import Disambiguation
-from ipll.families.side_by_side import Members, evidence
+from ipll.families.side_by_side import Evidence, Members, evidence
 from ipll.learner import Learner
 from ipll.own.prediction import allowed
 
@@ -19,6 +19,7 @@ FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
 # were learnt from, so that a wrong label lies within the set more often than the sets let expect.
 UNSEEN = 2.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
+BLOCK = 2**16  # samples whose probabilities are held at a time
 
 
 class Certainty(NamedTuple):
@@ -39,23 +40,28 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     if members is None or not members.folds:
         return None
     seen, sets = evidence(ctx, members), ctx.pool.candidates
-    scores = allowed(learner, learner.classifier.by_evidence(seen)).double()
+
+    def scores(rows: Tensor | slice) -> Tensor:
+        return allowed(learner, learner.classifier.by_evidence(Evidence(seen.linear[rows], seen.nearness[rows])))
+
+    blocks = [slice(start, start + BLOCK) for start in range(0, len(sets), BLOCK)]
     rows = torch.randperm(len(sets), generator=ctx.generator("certainty", ctx.task), device=ctx.device)[:ENOUGH]
-    open_ = scores.isfinite().all(dim=0)
+    open_ = torch.stack([scores(here).isfinite().all(dim=0) for here in blocks]).all(dim=0)
     some = sets[rows][:, open_].any(dim=1)
-    temperature = set_temperature(scores[rows][some][:, open_], sets[rows][some][:, open_])
+    temperature = set_temperature(scores(rows)[some][:, open_].double(), sets[rows][some][:, open_])
     beforehand = part_of(ctx.parts, Disambiguation)
     assert beforehand is not None
-    posterior = (scores / temperature + beforehand.set_weights().log()).softmax(dim=1).nan_to_num(0.0)
-    for group in twins(sets):
-        posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
-    predicted = scores.argmax(dim=1, keepdim=True)
-    distance = (-seen.nearness.gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
-    return Certainty(
-        temperature=temperature,
-        far=float(torch.quantile(distance[rows], 1 - FLAGGED)),
-        confidence=cautious(posterior.gather(1, labels[:, None])[:, 0]).float(),
-    )
+    alike, confidence = twins(sets), []
+    for here in blocks:
+        ctx.check_stop()
+        posterior = (scores(here).double() / temperature + beforehand.set_weights(here).log()).softmax(dim=1)
+        posterior.nan_to_num_(0.0)
+        for group in alike:
+            posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
+        confidence.append(cautious(posterior.gather(1, labels[here, None])[:, 0]).float())
+    predicted = scores(rows).argmax(dim=1, keepdim=True)
+    distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
+    return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 
 def cautious(confidence: Tensor) -> Tensor:
@@ -65,8 +71,11 @@ def cautious(confidence: Tensor) -> Tensor:
 
 def twins(sets: Tensor) -> list[Tensor]:
     """-> groups of classes, two or more, that are candidates of exactly the same samples of sets [n, classes]."""
-    columns = sets.T.to(torch.uint8)
-    _, group = torch.unique(columns, dim=0, return_inverse=True)
-    group = torch.where(sets.any(dim=0), group, -1)
-    counts = group[group >= 0].bincount() if bool((group >= 0).any()) else group[:0]
-    return [(group == g).nonzero()[:, 0] for g in (counts > 1).nonzero()[:, 0].tolist()]
+    marks = torch.randint(2**62, (len(sets),), generator=torch.Generator().manual_seed(0)).to(sets.device)
+    sums = torch.zeros(sets.shape[1], dtype=torch.int64, device=sets.device)  # alike for twins only
+    for mark, block in zip(torch.split(marks, BLOCK), torch.split(sets, BLOCK), strict=True):
+        sums += (mark[:, None] * block).sum(dim=0)
+    groups: dict[int, list[int]] = {}
+    for c in sets.any(dim=0).nonzero()[:, 0].tolist():
+        groups.setdefault(int(sums[c]), []).append(c)
+    return [torch.tensor(group, device=sets.device) for group in groups.values() if len(group) > 1]

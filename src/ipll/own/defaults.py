@@ -21,6 +21,7 @@ KEPT = (1_000, 20)  # images of a memory: so many, or so many of each class
 BUDGET = 64 * 2**20  # bytes of a memory of features: rows are small, and what is kept is not forgotten
 PICTURE = 48  # pixels: of photos that are learnt as features, so small a picture is kept for the audit
 PICTURE_BYTES = 3 * PICTURE**2
+REPLAYED = 20_000  # rows kept that each epoch of an update goes through, or as many as are new
 METHODS = {"images": "pgdr", "features": "pgdr/tables"}  # where none is named
 AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
@@ -41,20 +42,23 @@ class Facts(NamedTuple):
     """What choices are made from."""
 
     kind: str  # 'images' or 'features'
-    samples: int  # to train on in this update, the memory's among them
+    samples: int  # that an epoch goes through, the memory's among them
     classes: int  # of all by now
     side: int  # of the images, as they come
     channels: int  # of the images; or how many features
     gpu: bool
     beside: int = 0  # bytes that are kept beside the features of a sample: its small picture
+    left: int = 0  # samples of the memory that an epoch does not go through
 
     @classmethod
     def of(cls, samples: Samples, classes: int, device: torch.device, kept: int = 0, dim: int = 0) -> Facts:
         """`dim`: photos are seen through a network that gives so many values of each."""
-        images, n, gpu = samples.images, len(samples) + kept, device.type == "cuda"
-        if images is None or dim:
-            return cls("features", n, classes, 0, dim or len(samples.feature_names), gpu, PICTURE_BYTES if dim else 0)
-        return cls("images", n, classes, images.side, images.channels, gpu)
+        images, new, gpu = samples.images, len(samples), device.type == "cuda"
+        if images is not None and not dim:
+            return cls("images", new + kept, classes, images.side, images.channels, gpu)
+        replayed, beside = min(kept, max(REPLAYED, new)), PICTURE_BYTES if dim else 0
+        channels = dim or len(samples.feature_names)
+        return cls("features", new + replayed, classes, 0, channels, gpu, beside, left=kept - replayed)
 
 
 class Choice(NamedTuple):
@@ -175,6 +179,9 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
         columns = 2 ** math.ceil(math.log2(max(facts.classes, 8)))
         size = BUDGET // (4 * facts.channels + 5 * columns + 16 + facts.beside)
         yield Choice("memory.size", size, f"rows to be kept: as many as {BUDGET // 2**20} MB hold")
+        if facts.left:
+            why = "of the rows kept, drawn anew for each epoch; as many as are new where these are more"
+            yield Choice("memory.replayed", REPLAYED, why)
     else:
         fewest, per_class = KEPT
         size = max(fewest, per_class * facts.classes)

@@ -34,6 +34,8 @@ from ipll.engine.sealed import Newer, check_digest, read_sealed, write_sealed
 from ipll.errors import DataError, DiskError, RunError
 from ipll.messages import tell
 from ipll.own.facts import check_facts
+from ipll.own.reading.columns import shared_texts
+from ipll.own.reading.tables import release_memory
 from ipll.own.records import Records
 
 STATE, RECORDS = "state", "records"
@@ -77,6 +79,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
             check_digest(path, facts["files"][kind]["sha256"])
         check_facts(facts)
         tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
+        release_memory()
         _check_match(tensors, records, len(facts["names"]))
         if "through" in facts:
             _check_pictures(tensors)
@@ -223,5 +226,5 @@ def _codes(texts: Any, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
 
 def _values(column: Any) -> Any:
     if pa.types.is_string(column.type):
-        return column.to_pylist()
+        return shared_texts(column)
     return np.array(column.to_numpy(zero_copy_only=False))  # a copy: Arrow's own memory is read-only

@@ -13,6 +13,7 @@ from ipll.own.reading.samples import Samples
 
 Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 BLOCK = 4096  # samples that are looked at, or decoded to be predicted, at a time
+ROWS = 2**16  # of a table that are held as 64-bit floats at a time
 
 
 def kind_of(samples: Samples) -> str:
@@ -65,9 +66,10 @@ def statistics(array: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     What is constant has 1 for its deviation. Images are counted by grey level, and are never held as floats.
     """
     if array.ndim == 2:
-        values = array.astype(np.float64)
-        mean, std = values.mean(0), values.std(0)
-        smallest = 1e-7 * np.abs(values).max(0)  # what rounding leaves of a constant
+        n, parts = len(array), [slice(start, start + ROWS) for start in range(0, len(array), ROWS)]
+        mean = sum(array[part].astype(np.float64).sum(0) for part in parts) / n
+        std = np.sqrt(sum(((array[part] - mean) ** 2).sum(0) for part in parts) / n)
+        smallest = 1e-7 * np.maximum(array.max(0), -array.min(0))  # what rounding leaves of a constant
     else:
         levels = np.arange(256) / 255
         counts = np.zeros((array.shape[1], 256))

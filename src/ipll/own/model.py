@@ -31,6 +31,7 @@ from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
+from ipll.own.stages import Stages, stages
 from ipll.own.through import Through, network_for
 from ipll.own.training import Learnt, predict_block, train
 from ipll.own.trials import try_settings
@@ -112,16 +113,18 @@ class Model:
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
         array = array_of(samples)
         mean, std = statistics(array)
-        if config.model.folds:
-            tried = try_settings(config, array, samples.candidates, mean, std, where, given, first=True)
-            chosen, config = _latest(chosen, tried), reconfigure(config, tried)
-        new = cls(
-            names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
-            mean=mean, std=std, given=given, chosen=in_force(chosen, config), min_class_samples=min_class_samples,
-            tensors={}, centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(),
-            updates=0, temperature=1.0, far=0.0, through=Through(seen.name, seen.digest) if seen else None,
-        )  # fmt: skip
-        return new._learn(samples, where, reporter, pending)
+        with stages(reporter) as under_way:
+            if config.model.folds:
+                tried = try_settings(config, array, samples.candidates, mean, std, where, given, under_way, first=True)
+                chosen, config = _latest(chosen, tried), reconfigure(config, tried)
+            new = cls(
+                names=(), config=config, kind=kind_of(samples), shape=array.shape[1:],
+                feature_names=samples.feature_names, mean=mean, std=std, given=given, chosen=in_force(chosen, config),
+                min_class_samples=min_class_samples, tensors={}, centres=torch.zeros(0, 0), capacity=0,
+                known=np.zeros(0, np.bool_), records=Records.empty(), updates=0, temperature=1.0, far=0.0,
+                through=Through(seen.name, seen.digest) if seen else None,
+            )  # fmt: skip
+            return new._learn(samples, where, under_way, pending)
 
     def update(
         self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: Listener | None = None,
@@ -136,14 +139,15 @@ class Model:
         facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()), dim=dim)
         chosen = choose_again(self.config, facts, self.given)
         config = reconfigure(self.config, chosen)
-        if config.model.folds:
-            rows = self._with_memory(samples)
-            tried = try_settings(config, *rows, self.mean, self.std, where, self.given, first=False)
-            chosen, config = (*chosen, *tried), reconfigure(config, tried)
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
-        chosen = _latest(self.chosen, chosen)
-        return replace(self, config=config, chosen=chosen)._learn(samples, where, reporter, pending)
+        with stages(reporter) as under_way:
+            if config.model.folds:
+                rows = self._with_memory(samples)
+                tried = try_settings(config, *rows, self.mean, self.std, where, self.given, under_way, first=False)
+                chosen, config = (*chosen, *tried), reconfigure(config, tried)
+            known = replace(self, config=config, chosen=_latest(self.chosen, chosen))
+            return known._learn(samples, where, under_way, pending)
 
     @property
     def takes(self) -> str:
@@ -178,14 +182,14 @@ class Model:
         arriving = (samples.names[k] for k in np.flatnonzero(samples.candidates.any(0)).tolist())
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
-    def _learn(
-        self, samples: Samples, device: torch.device, reporter: Listener | None, folder: str | Path | None
-    ) -> Model:
+    def _learn(self, samples: Samples, device: torch.device, under_way: Stages, folder: str | Path | None) -> Model:
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
+        under_way.begin("what is learnt from")
         names = self._names_with(samples)
         records = self.records.with_samples(samples, _columns(samples.names, names), self.updates + 1)
+        under_way.check()
         capacity = self.capacity or SMALLEST
         while capacity < len(names):
             capacity *= 2
@@ -209,11 +213,12 @@ class Model:
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
                 learner.restore(tensors)
+            under_way.check()
             pending = None
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
                 pending = Pending(Path(folder), key)
-            outcome: Learnt = train(learner, task, records, self.centres, reporter or Silent(), pending)
+            outcome: Learnt = train(learner, task, records, self.centres, under_way, pending)
         arrived = outcome.records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
         pictures = None

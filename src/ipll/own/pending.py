@@ -48,7 +48,8 @@ class Pending:
 
 def key_of(config: Config, tensors: Mapping[str, Tensor], task: Task, records: Records) -> str:
     """-> a digest of all that an update depends on: the settings, the model before it, and the samples."""
-    digest = hashlib.sha256(json.dumps([config.to_table(), records.ids, task.seen], sort_keys=True).encode())
+    own = records.ids[len(records) - len(task.ids) :]
+    digest = hashlib.sha256(json.dumps([config.to_table(), len(records), own, task.seen], sort_keys=True).encode())
     state: list[Any] = [tensors[name].numpy() for name in sorted(tensors)]
     given = [task.samples[:], task.candidates, task.known, task.shares]
     for array in (*state, *(one for one in given if one is not None)):

@@ -88,12 +88,12 @@ class Records:
         )
 
     def _check_new(self, ids: list[str], samples: Samples) -> None:
-        known = dict(zip(self.ids, self.update.tolist(), strict=True))
+        row_of = dict(zip(ids, samples.rows.tolist(), strict=True))
         problems = Problems(samples.source, samples.word)
-        for name, row in zip(ids, samples.rows.tolist(), strict=True):
-            if name in known:
-                when = "fit" if known[name] == 1 else f"update {known[name]} (the fit is 1)"
-                problems.add([row], f"id '{name}' was learnt before, in the model's {when}", SEEN_BEFORE)
+        for index in [index for index, name in enumerate(self.ids) if name in row_of]:
+            name, update = self.ids[index], int(self.update[index])
+            when = "fit" if update == 1 else f"update {update} (the fit is 1)"
+            problems.add([row_of[name]], f"id '{name}' was learnt before, in the model's {when}", SEEN_BEFORE)
         problems.stop()
 
     def settled(self, rows: Ints, label: Ints, confidence: Floats, update: int, epoch: int) -> Records:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipll.data.stream import Task
-from ipll.driver import Clock, drive, stop_requests
+from ipll.driver import Clock, drive
 from ipll.engine.state import part_of
 from ipll.learner import Learner, Position
 from ipll.own.certainty import held_out_certainty
@@ -18,7 +18,8 @@ from ipll.own.inputs import Array
 from ipll.own.pending import Pending
 from ipll.own.prediction import class_scores, fit_temperature
 from ipll.own.records import Records
-from ipll.progress import Listener, Plan
+from ipll.own.stages import AGAIN, STOPPED, Stages
+from ipll.progress import Plan
 from ipll.prototypes import Prototypes, class_means
 
 FAR = 0.99  # this share of the training samples is nearer
@@ -36,26 +37,22 @@ class Learnt(NamedTuple):
 
 
 def train(
-    learner: Learner, task: Task, records: Records, centres: Tensor, listener: Listener, pending: Pending | None
+    learner: Learner, task: Task, records: Records, centres: Tensor, stages: Stages, pending: Pending | None
 ) -> Learnt:
     """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
 
-    SIGINT and SIGTERM stop it, with Interrupted. What is `pending` is gone on with.
+    What is `pending` is gone on with.
     """
-    train = learner.config.train
+    train, listener, stop = learner.config.train, stages.listener, stages.stop
     title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
     plan = Plan(title, [len(task.ids)], [train.epochs_of(task.index)], first=task.index)
-    again = " The same command goes on from here." if pending else ""
-    with stop_requests(f"Stopped. No model was changed.{again}", listener.note) as stop:
-        records, start = pending.restore(learner, task, records) if pending else (records, None)
-        update, clock = Update(learner, task, records, centres, pending), Clock(train.checkpoint_seconds)
-        listener.begin(plan, start or Position(task.index))
-        try:
-            drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
-        finally:
-            listener.end()
-        if stop.asked:  # whoever asked does not want what comes after it either
-            stop.obey()
+    records, start = pending.restore(learner, task, records) if pending else (records, None)
+    if start:
+        stop.parting = STOPPED + AGAIN
+    update, clock = Update(learner, task, records, centres, pending, stages), Clock(train.checkpoint_seconds)
+    stages.check()
+    listener.begin(plan, start or Position(task.index))
+    drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
     return update.outcome
 
 
@@ -65,10 +62,10 @@ class Update:
     outcome: Learnt  # once the task is learnt
 
     def __init__(
-        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None
+        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None, stages: Stages
     ) -> None:
         self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, task.index + 1
-        self.records, self.centres, self.pending = records, centres, pending
+        self.records, self.centres, self.pending, self.stages = records, centres, pending, stages
 
     def epoch(self, position: Position) -> dict[str, Any] | None:
         """Samples settle in the last phase."""
@@ -80,6 +77,7 @@ class Update:
 
     def task(self) -> dict[str, Any]:
         learner, pool = self.learner, self.learner.ctx.pool
+        self.stages.begin("how sure the labels are")
         # A retention's correction may have the last word.
         records = settled_records(learner, self.records, self.number, learner.ctx.epochs)
         records = records.finished(self.ids[_array(pool.judged_old)], _array(learner.memory.ids))
@@ -101,6 +99,7 @@ class Update:
         """Not the end: what comes of it is whole, and the caller's to keep."""
         if self.pending and position:
             self.pending.keep(self.learner, self.records, position)
+            self.stages.stop.parting = STOPPED + AGAIN
 
 
 def settled_records(learner: Learner, records: Records, update: int, epoch: int) -> Records:

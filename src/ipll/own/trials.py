@@ -20,6 +20,7 @@ from ipll.families.side_by_side import Members, evidence
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, reconfigure
 from ipll.own.inputs import Array
+from ipll.own.stages import Stages
 from ipll.rng import numpy_generator
 
 ROWS = 1_500  # of a trial, at most
@@ -32,7 +33,7 @@ LABELS = (("disambiguation.prior", (0.5, 0.0)),)  # in every update: sets that n
 
 def try_settings(
     config: Config, samples: Array, candidates: npt.NDArray[np.bool_], mean: tuple[float, ...],
-    std: tuple[float, ...], device: torch.device, given: Mapping[str, Any], *, first: bool,
+    std: tuple[float, ...], device: torch.device, given: Mapping[str, Any], stages: Stages, *, first: bool,
 ) -> tuple[Choice, ...]:  # fmt: skip
     """-> choices by the likelihood of held-out candidate sets, of a network with cross-fitting; the `first` ones, or
     those of an update. What is given, or what the method does without, is not tried."""
@@ -46,6 +47,7 @@ def try_settings(
     sets = candidates[rows][:, candidates[rows].any(0)]
     if len(rows) < 2 * MEMBERS or sets.shape[1] < 2 or not sets.any(1).all():
         return ()
+    stages.begin(f"which settings, by trials on {len(rows):,} samples")
     task = Task(
         index=0, ids=np.arange(len(rows)), samples=samples[rows], candidates=sets, old=0, seen=sets.shape[1],
         known=np.zeros(sets.shape[1], np.bool_),
@@ -63,6 +65,7 @@ def try_settings(
                     learner = Learner(
                         trial, channels=samples.shape[1], classes=task.seen, mean=mean, std=std, device=device
                     )
+                    learner.ctx.check_stop = stages.stop.check
                     known[key] = _held_out(learner, task)
                 losses.append(known[key])
             found.append(_better(setting, values, losses))
@@ -100,7 +103,7 @@ def _value(table: Mapping[str, Any], setting: str) -> Any:
 def _held_out(learner: Learner, task: Task) -> Tensor:
     """-> the loss of each sample's candidate set, by members that did not learn from it [n]."""
     for _ in learner.fit(task):
-        pass
+        learner.ctx.check_stop()
     members = part_of(learner.ctx.parts, Members)
     assert members is not None
     scores, sets = evidence(learner.ctx, members).linear.double(), learner.ctx.pool.candidates

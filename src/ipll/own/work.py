@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from ipll.driver import stop_requests
 from ipll.errors import RunError
-from ipll.messages import tell
 from ipll.own.folder import PENDING, clear_pending, working_on
 from ipll.own.model import Model
 from ipll.own.reading.samples import Samples
+from ipll.progress import Listener, Silent
 
+SAVING = "All is learnt, and the model is being saved; press again to throw it away."
 LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
 
 
@@ -25,7 +26,7 @@ def fit_folder(folder: Path, samples: Samples, *, overwrite: bool = False, **opt
         check_free(folder, overwrite=overwrite)  # again: it may have had to wait for another one
         model = Model.fit(samples, pending=folder / PENDING, **options)
         check_free(folder, overwrite=overwrite)  # again: it may have taken long
-        save(model, folder)
+        save(model, folder, options.get("reporter"))
     return model
 
 
@@ -38,7 +39,7 @@ class Opened(NamedTuple):
     def update(self, samples: Samples, **options: Any) -> Model:
         """`Model.update`, which goes on where the same one was stopped, and saves; a failure leaves what was there."""
         model = self.model.update(samples, pending=self.folder / PENDING, **options)
-        save(model, self.folder)
+        save(model, self.folder, options.get("reporter"))
         return model
 
 
@@ -55,9 +56,11 @@ def update_folder(folder: Path, samples: Samples, *, plugins: Sequence[str | Pat
         return place.update(samples, **options)
 
 
-def save(model: Model, folder: Path) -> None:
+def save(model: Model, folder: Path, reporter: Listener | None = None) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
-    with stop_requests(note=lambda _: tell("Heard; what was learnt is saved all the same, which takes a moment.")):
+    reporter = reporter or Silent()
+    with stop_requests(note=lambda _: reporter.note(SAVING)):
+        reporter.stage("the model is saved")
         model.save(folder)
         clear_pending(folder)
 

@@ -25,12 +25,13 @@ class Disambiguation(Component):
         """-> the sets [incoming, capacity] over which the targets of the task's own samples start out."""
         return self.ctx.pool.candidates[: self.ctx.pool.incoming]
 
-    def set_weights(self) -> Tensor:
-        """-> how probable each class is by the set of a sample of the pool, and its votes, alone [n, capacity]."""
-        pool = self.ctx.pool
-        weights = uniform_over(pool.candidates)
+    def set_weights(self, rows: slice) -> Tensor:
+        """-> how probable each class is by the sets and votes of these samples of the pool alone [n, capacity]."""
+        pool, sets = self.ctx.pool, self.ctx.pool.candidates[rows]
+        weights = uniform_over(sets)
         if pool.shares is not None:
-            weights[: pool.incoming] = by_shares(pool.candidates[: pool.incoming], pool.shares)
+            shares = pool.shares[rows]  # of incoming ones, which come first
+            weights[: len(shares)] = by_shares(sets[: len(shares)], shares)
         return weights
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:

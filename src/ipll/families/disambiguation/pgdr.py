@@ -184,10 +184,10 @@ class Pgdr(MomentumLabels):
             return self.misses.posterior(out["weak"], batch.rows, batch.candidates, lift)
         return super().guess(out, batch)
 
-    def set_weights(self) -> Tensor:
+    def set_weights(self, rows: slice) -> Tensor:
         if isinstance(self.misses, HeldOutMisses):
-            return self.misses.prior
-        return super().set_weights()
+            return self.misses.prior[rows]
+        return super().set_weights(rows)
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         if self.settings.adjust:

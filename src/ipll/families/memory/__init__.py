@@ -19,6 +19,12 @@ class MemorySettings(Section, name="memory"):
     batches: str = setting(
         "joint", "memory and task: 'joint' in one shuffle, or 'paired', as many of each", choices=("joint", "paired")
     )
+    replayed: int = setting(
+        0,
+        "kept samples that an epoch goes through, drawn anew for each, or as many as the task's own where these are "
+        "more; 0: all",
+        least=0,
+    )
 
 
 class Memory(Component):
@@ -55,12 +61,16 @@ class Memory(Component):
         """-> rows of the pool for one epoch [steps, batch].
 
         Joint: a permutation, wrapped around to fill the last batch. Paired: the same of the task's own samples, and
-        beside each batch one of the same size from the memory, which is gone through again and again.
+        beside each batch one of the same size from the memory, which is gone through again and again. Of a memory that
+        holds more than is `replayed`, a draw is all that there is for this epoch: its cost does not grow with it.
         """
         kept = rows[rows >= self.ctx.pool.incoming]
+        own = rows[: len(rows) - len(kept)]
+        if self.settings.replayed and len(kept) > (most := max(self.settings.replayed, len(own))):
+            kept = kept[torch.randperm(len(kept), generator=generator, device=rows.device)[:most]]
+            rows = torch.cat([own, kept])
         if self.settings.batches == "joint" or not len(kept):
             return _shuffled(rows, -(-len(rows) // batch_size), batch_size, generator)
-        own = rows[: len(rows) - len(kept)]
         steps = -(-len(own) // batch_size)
         parts = [_shuffled(part, steps, min(batch_size, len(own)), generator) for part in (own, kept)]
         return torch.cat(parts, dim=1)

@@ -16,6 +16,7 @@ from ipll.prototypes import rows_of_classes
 from ipll.settings import setting
 
 BLOCK = 1024  # rows of a distance matrix computed at a time
+PER_PICK = 4  # samples drawn from a large class for each diverse one that is sought
 
 
 class ByClass(Memory):
@@ -51,6 +52,11 @@ class RepresentativeDiverseSettings(MemorySettings):
     diverse_share: float = setting(
         0.67, "N_d as a share of m / |Y_t|: at most so many are diverse samples", "paper", within=(0, 1)
     )
+    compared: int = setting(
+        5000,
+        "samples of a class that are compared with each other; in a larger one, diverse ones are sought in draws of it",
+        least=2,
+    )
 
 
 @FAMILIES["memory"].register("representative-diverse")
@@ -58,6 +64,8 @@ class RepresentativeDiverse(ByClass):
     """PGDR's memory (Eqs. 7 to 9): up to N_d diverse samples first, then those nearest to the prototype.
 
     Diverse picks run out when every sample lies in the region of one already picked; representatives fill the rest.
+    Comparing all samples of a class takes the square of their number: of a class that has more than are `compared`, the
+    diverse ones come from draws, so that the cost is bounded by the memory, whatever the class's size.
     """
 
     Settings = RepresentativeDiverseSettings
@@ -65,11 +73,26 @@ class RepresentativeDiverse(ByClass):
 
     def choose(self, features: Tensor, c: int, quota: int) -> Tensor:
         most = int(self.settings.diverse_share * self.settings.size / self.ctx.seen)
-        diverse = diverse_samples(features, min(most, quota), self.settings.neighbours, self.ctx.check_stop)
+        diverse = self.diverse(features, c, min(most, quota))
         distance = torch.linalg.vector_norm(features - self.ctx.prototypes.mu[c], dim=1)
         distance[diverse] = torch.inf
         nearest = distance.argsort(stable=True)[: quota - len(diverse)]
         return torch.cat([diverse, nearest])
+
+    def diverse(self, features: Tensor, c: int, count: int) -> Tensor:
+        """-> indices [at most count] into a class's features: by Eqs. 8 and 9 among all of them, where they are no more
+        than are compared; else among each of a few draws, which share no sample, its part of the count."""
+        neighbours, check_stop = self.settings.neighbours, self.ctx.check_stop
+        if len(features) <= self.settings.compared:
+            return diverse_samples(features, count, neighbours, check_stop)
+        generator = self.ctx.generator("diverse", self.ctx.task, c)
+        drawn = torch.randperm(len(features), generator=generator, device=features.device)
+        draws = max(1, -(-min(len(features), PER_PICK * count) // self.settings.compared))
+        found = []
+        for k, part in enumerate(drawn[: draws * self.settings.compared].tensor_split(draws)):
+            share = count // draws + (k < count % draws)
+            found.append(part[diverse_samples(features[part], share, neighbours, check_stop)])
+        return torch.cat(found)
 
 
 @FAMILIES["memory"].register("all-that-fit")

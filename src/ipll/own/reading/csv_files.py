@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import mmap
-import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +20,6 @@ from ipll.own.reading.problems import Problems
 
 BLOCK_BYTES = 2**23
 SEPARATORS = {";": "a semicolon (;)", "\t": "a tab", ",": "a comma (,)", "|": "a bar (|)"}
-BLANK_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 
 
 def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -121,11 +118,21 @@ def _check_line_breaks(path: Path, table: Any, rows: npt.NDArray[np.int64]) -> N
 
 def _numbers(path: Path, separator: str, n: int) -> npt.NDArray[np.int64]:
     """-> the row number of each of the n rows; blank rows count, though they hold no sample."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        blank = BLANK_LINE.search(data) is not None
-    if blank:
+    if _has_blank_line(path):
         with _records(path, separator) as records:
             numbers = np.array([number for number, _ in records][1:], np.int64)
         if len(numbers) == n:
             return numbers
     return np.arange(2, n + 2)
+
+
+def _has_blank_line(path: Path) -> bool:
+    """By searches for plain bytes: a pattern takes as long as Arrow takes for the whole file."""
+    end = b"\n"  # of what was read, as if there were a line before the first
+    with path.open("rb") as file:
+        while read := file.read(BLOCK_BYTES):
+            block = end + read
+            if b"\n\n" in block or b"\n\r\n" in block:
+                return True
+            end = block[-2:]
+    return False

@@ -16,7 +16,7 @@ from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.read import TEXT, accept, check_separator, gather, read_table
 from ipll.own.reading.samples import Samples, checked
-from ipll.own.reading.tables import open_table
+from ipll.own.reading.tables import open_table, release_memory
 from ipll.own.reading.votes import read_votes
 
 TRAIN, TEST = "train", "test"
@@ -47,6 +47,7 @@ def read_given(
         samples = _read_table(table, skip_bad)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
+    release_memory()
     return given
 
 

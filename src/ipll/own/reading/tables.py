@@ -72,6 +72,11 @@ def open_table(path: Path, text: Collection[str]) -> Table:
     return Table(path, _columns(path, table), rows, "line" if suffix in (".jsonl", ".ndjson") else "row")
 
 
+def release_memory() -> None:
+    """Arrow keeps what a table took, until it is asked; of a large one that is more than its samples take."""
+    pa.default_memory_pool().release_unused()
+
+
 def check_names(table: Table, known: Collection[str], advice: str) -> None:
     """A DataError for a column that is not known, with the nearest that is, and `advice`."""
     for name in table.columns:
