@@ -133,9 +133,7 @@ def stop_requests(
         yield stop
         return
     previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if getattr(
-        previous[signal.SIGINT], "asked", False
-    ):  # before, and its KeyboardInterrupt was lost, as in a destructor
+    if getattr(previous[signal.SIGINT], "asked", False):  # before; its KeyboardInterrupt was lost, as in a destructor
         stop.ask(signal.SIGINT)
 
     def ask(number: int, _frame: object) -> None:
