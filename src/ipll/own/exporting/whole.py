@@ -1,0 +1,123 @@
+"""All that lies between a sample as a user has it and what is said of it, as one module that can be traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ipll.learner import Learner
+from ipll.own.training import judged
+from ipll.views.images import Views
+
+
+class Whole(nn.Module):
+    """Features float32 [n, d], or images uint8 [n, height, width, channels] -> probabilities [n, classes], class [n],
+    distance [n], unlike [n].
+
+    It computes what `Model.predict` does, by the learner's own parts; `before`, where there is one, makes the features
+    of images [n, channels, height, width]. The learner is held in a tuple: what is registered would go into the file,
+    the memory's samples among it.
+    """
+
+    def __init__(
+        self, learner: Learner, centres: Tensor, temperature: float, far: float, before: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.held = (learner.eval(), before)
+        self.centres, self.temperature, self.far = centres, temperature, far
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        learner, before = self.held
+        with Plainly():
+            if samples.ndim == 4:
+                samples = samples.permute(0, 3, 1, 2)
+            if before is not None:
+                samples = before(samples)
+            outputs = [learner.network(look) for look in _looks(learner, samples)]
+            features, logits = (
+                sum(parts[1:], parts[0]) / len(parts) for parts in zip(*(out[:2] for out in outputs), strict=True)
+            )
+            logits = learner.ctx.correct(logits)
+            probabilities, distance = judged(learner, features, logits, self.centres, self.temperature)
+            return probabilities, probabilities.argmax(dim=1), distance, distance > self.far
+
+
+class Photo(nn.Module):
+    """Photos, uint8 [n, 3, size, size] -> what a pretrained network gives for them [n, dim]."""
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.mean, self.std = (255 * torch.tensor(values)[:, None, None] for values in (mean, std))
+
+    def forward(self, photos: Tensor) -> Tensor:
+        found: Tensor = self.network((photos.float() - self.mean) / self.std)
+        return found.flatten(1)
+
+
+def _looks(learner: Learner, samples: Tensor) -> tuple[Tensor, ...]:
+    """As `Views.looks` and `FeatureViews.looks`, without blocks, whose number would depend on that of the samples."""
+    views = learner.ctx.views
+    if not isinstance(views, Views):
+        return views.looks(samples)
+    plain = torch.addcmul(views.offset, views.plain_view.apply(samples.float()), views.scale)
+    return (plain, plain.flip(-1)) if views.test_mirror else (plain,)
+
+
+class Plainly(TorchFunctionMode):
+    """Within it, functions that ONNX lacks are made of those that it has."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return PLAIN.get(func, func)(*args, **(kwargs or {}))
+
+
+def searchsorted(knots: Tensor, values: Tensor) -> Tensor:
+    """knots [d, k], values [d, n] -> [d, n]: how many knots of the row are less."""
+    return (knots[:, None, :] < values[:, :, None]).sum(dim=2)
+
+
+def cdist(features: Tensor, points: Tensor, p: float = 2.0, compute_mode: str = "") -> Tensor:
+    """[n, d], [m, d] -> distances [n, m]. By products, seen from the points' mean: what is far from zero would lose
+    digits."""
+    if p != 2:
+        raise NotImplementedError("distances other than the Euclidean one")
+    middle = points.mean(dim=0)
+    x, y = features - middle, points - middle
+    squares = (x * x).sum(dim=1, keepdim=True) + (y * y).sum(dim=1) - 2 * (x @ y.T)
+    return squares.clamp_min(0).sqrt()
+
+
+def interpolate(images: Tensor, size: tuple[int, int], **how: Any) -> Tensor:
+    """Each side is resized by a matrix, whose columns are what becomes of single pixels."""
+    return _weights(size[0], images.shape[-2], how) @ images @ _weights(size[1], images.shape[-1], how).T
+
+
+def _weights(after: int, before: int, how: Mapping[str, Any]) -> Tensor:
+    """-> [after, before]."""
+    with torch._C.DisableTorchFunction():
+        lines = torch.eye(before)[:, None, :, None].expand(-1, 1, -1, 2)
+        return F.interpolate(lines, size=(after, 2), **how)[:, 0, :, 0].T.contiguous()
+
+
+def lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(weight < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
+
+
+def nan_to_num(x: Tensor, nan: float) -> Tensor:
+    return torch.where(torch.isnan(x), nan, x)
+
+
+PLAIN: dict[Any, Callable[..., Any]] = {
+    torch.searchsorted: searchsorted,
+    torch.cdist: cdist,
+    F.interpolate: interpolate,
+    torch.lerp: lerp,
+    torch.Tensor.nan_to_num: nan_to_num,
+}
