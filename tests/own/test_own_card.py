@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from irises import NAMES, iris_rows, write_csv
 from ipll.errors import DataError
 from ipll.own import Model, card, from_arrays, read_table
 from ipll.own.markdown import plain_text
-from ipll.own.model_card import held_out, wilson
+from ipll.own.model_card import _decisions, held_out, wilson
 
 
 def test_a_card_with_a_table_of_labels(main: Any, model: Path) -> None:
@@ -66,6 +67,20 @@ def test_what_it_is_not_good_for() -> None:
     gone = set(model.names) - set(model.records.labels(model.names))
     assert gone
     assert all(f"{plain_text(name)} (" in text for name in gone)
+
+
+def test_what_people_decided() -> None:
+    said = [
+        (0, "a", "ann", "b", False),
+        (0, "b", "ben", "b", False),
+        (4, None, "ben", "a", True),
+        (7, "c", "", "a", True),
+    ]
+    made = [SimpleNamespace(row=r, name=n, who=w, was=b, missed=m) for r, n, w, b, m in said]
+    text = "\n".join(_decisions(SimpleNamespace(decisions=made)))  # type: ignore[arg-type]
+    assert "- 3 samples, by ben (2), somebody (1): 1 as it had been settled, 1 as another class, 1 as none" in text
+    assert "The class of 1 sample had not been among the candidates." in text
+    assert not list(_decisions(SimpleNamespace(decisions=())))  # type: ignore[arg-type]
 
 
 def test_wilson() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from ipll.errors import ConfigError, RunError
 from ipll.own import Model, export, from_arrays, read_table
 from ipll.own.exporting.onnx_file import compare
 from ipll.own.exporting.whole import cdist, interpolate, lerp, searchsorted
+
+Exported = Callable[[str], tuple[Model, Any, Path]]
 
 CLASSES = ("robin", "wren", "crow", "gull", "ümlaut|<b>")
 
@@ -62,13 +67,27 @@ MODELS = {
 }
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """-> a function that gives a model, 1,000 samples and its file; each is made once."""
+
+    @cache
+    def made(which: str) -> tuple[Model, Any, Path]:
+        pytest.importorskip("onnxruntime")
+        make, settings = MODELS[which]
+        model, x = make(**settings)
+        path = tmp_path_factory.mktemp("exported") / "model.onnx"
+        export(model, path)
+        return model, x, path
+
+    return made
+
+
 @pytest.mark.parametrize("which", MODELS)
-def test_an_onnx_file_says_what_the_model_says(which: str, tmp_path: Path) -> None:
+def test_an_onnx_file_says_what_the_model_says(which: str, exported: Exported) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    make, settings = MODELS[which]
-    model, x = make(**settings)
-    export(model, tmp_path / "model.onnx")
-    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    model, x, path = exported(which)
+    session = runtime.InferenceSession(path)
     probabilities, classes, distance, unlike = session.run(None, {"input": x})
     wanted = model.predict(from_arrays(x, [["a", "b"]] * len(x)), device="cpu")
     assert len(x) == 1000
@@ -89,13 +108,30 @@ def test_an_onnx_file_says_what_the_model_says(which: str, tmp_path: Path) -> No
         assert (told["size"], told["channels"]) == (8, x.shape[3])
     else:
         assert told["features"] == list(model.feature_names)
+        x = x.copy()
         x[0, 3] = np.nan  # is not passed over
         probabilities, _, _, unlike = session.run(None, {"input": x[:2]})
         assert np.isnan(probabilities[0]).all()
         assert unlike[0]
         assert np.isfinite(probabilities[1]).all()
-    content = (tmp_path / "model.onnx").read_bytes()
+    content = path.read_bytes()
+    kept = model.tensors["module.memory.samples"].numpy()
+    assert len(kept)
+    assert not any(sample.tobytes() in content for sample in kept), "what it keeps to go on learning is not for others"
     assert str(Path(__file__).parents[2]).encode() not in content, "where it was made is nobody's business"
+
+
+def test_a_part_that_onnx_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    model, _ = image_model()
+
+    def fail(*_: object, **__: object) -> None:
+        raise NotImplementedError("no such operator\nand much more")
+
+    monkeypatch.setattr(torch.export, "export", fail)
+    with pytest.raises(RunError, match=r"as ONNX: no such operator. .*--format safetensors"):
+        export(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_and_what_they_are(tmp_path: Path) -> None:
@@ -174,14 +210,13 @@ def test_functions_that_onnx_lacks() -> None:
 
 
 def test_the_examples_of_the_document(
-    root: Path, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, photos: Path, exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they stand there; no line of them needs ipll."""
-    pytest.importorskip("onnxruntime")
     features, images = re.findall(r"^```python\n(.*?)^```$", (root / "docs/export.md").read_text(), re.M | re.S)
     monkeypatch.chdir(tmp_path)
-    model, x = table_model(**{"model.inputs": "quantiles"})
-    export(model, "wine.onnx")
+    model, x, path = exported("a table by ranks")
+    shutil.copy(path, "wine.onnx")
     np.savetxt("bottles.csv", x[:9], delimiter=",", header="a")
     wanted = model.predict(from_arrays(x[:9], [["a", "b"]] * 9), device="cpu")
     lines = [line.split() for line in said_by(features)]
@@ -189,8 +224,8 @@ def test_the_examples_of_the_document(
     assert [float(line[1]) for line in lines] == pytest.approx(wanted.confidence, abs=2e-4)
     assert [line[2:] != [] for line in lines] == wanted.unlike.tolist()
 
-    model, _ = image_model()
-    export(model, "digits.onnx")
+    model, _, path = exported("small images, enlarged and mirrored")
+    shutil.copy(path, "digits.onnx")
     picture = Image.open(photos / "3.png").resize((50, 31))
     exif = picture.getexif()
     exif[0x0112] = 6  # lies on its side

@@ -67,6 +67,8 @@ def _what(model: Model, name: str, saved: str) -> Iterator[str]:
     kind = f"{model.shape[0]:,} features"
     if model.kind == "images":
         kind = f"{'grey' if model.shape[0] == 1 else 'colour'} images of {model.shape[1]} x {model.shape[2]} pixels"
+    if through := getattr(model, "through", None):
+        kind = f"photos, seen through the pretrained network {plain_text(through.name)}"
     config = model.config
     yield (
         f"Says which of {len(model.names):,} classes a sample is of ({kind}). Learnt with the method "
@@ -234,8 +236,22 @@ def _confused(model: Model, evaluation: Evaluation | None) -> Iterator[str]:
 
 
 def _decisions(model: Model) -> Iterator[str]:
-    """How decisions of people changed it, where the model knows of any."""
-    yield from ()
+    """How decisions of people changed it, where the model knows of any; the last one on a sample counts."""
+    last = {one.row: one for one in getattr(model, "decisions", ())}
+    if not last:
+        return
+    people = Counter(one.who or "somebody" for one in last.values()).most_common()
+    said = [one for one in last.values() if one.name is not None]
+    missed = sum(one.missed for one in said)
+    yield from ("", "## Decided by people", "")
+    yield (
+        f"- {counted(len(last), 'sample')}, by {', '.join(f'{plain_text(who)} ({n:,})' for who, n in people)}: "
+        f"{sum(one.name == one.was for one in said):,} as it had been settled, "
+        f"{sum(bool(one.was) and one.name != one.was for one in said):,} as another class, "
+        f"{len(last) - len(said):,} as none of their candidates, and so no longer learnt from."
+    )
+    if missed:
+        yield f"- The class of {counted(missed, 'sample')} had not been among the candidates."
 
 
 def _expected_wrong(model: Model) -> npt.NDArray[np.float64]:

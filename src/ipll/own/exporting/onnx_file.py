@@ -81,7 +81,7 @@ def _converted(whole: Whole, samples: Tensor) -> Any:
     except Exception as error:  # of two packages, with many kinds
         said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise RunError(
-            f"this model has a part that cannot be written as ONNX: {said.strip()} Use --format safetensors."
+            f"the model has a part that cannot be written as ONNX: {said.strip().rstrip('.')}. Use --format safetensors."
         ) from error
 
 

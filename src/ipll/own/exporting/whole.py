@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -94,16 +96,29 @@ def cdist(features: Tensor, points: Tensor, p: float = 2.0, compute_mode: str = 
     return squares.clamp_min(0).sqrt()
 
 
-def interpolate(images: Tensor, size: tuple[int, int], **how: Any) -> Tensor:
-    """Each side is resized by a matrix, whose columns are what becomes of single pixels."""
-    return _weights(size[0], images.shape[-2], how) @ images @ _weights(size[1], images.shape[-1], how).T
+def interpolate(
+    images: Tensor,
+    size: tuple[int, int],
+    scale_factor: None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Bilinear, smoothed where images shrink; each side is resized by a matrix."""
+    if (mode, align_corners, antialias) != ("bilinear", False, True):
+        raise NotImplementedError(f"resizing that is {mode}")
+    rows, columns = (torch.from_numpy(resizing(*both)) for both in zip(images.shape[-2:], size, strict=True))
+    return rows @ images @ columns.T
 
 
-def _weights(after: int, before: int, how: Mapping[str, Any]) -> Tensor:
-    """-> [after, before]."""
-    with torch._C.DisableTorchFunction():
-        lines = torch.eye(before)[:, None, :, None].expand(-1, 1, -1, 2)
-        return F.interpolate(lines, size=(after, 2), **how)[:, 0, :, 0].T.contiguous()
+def resizing(before: int, after: int) -> npt.NDArray[np.float32]:
+    """-> [after, before]: how much of each pixel of a line goes into each of the resized one."""
+    scale = before / after
+    centres, pixels = (np.arange(after) + 0.5) * scale, np.arange(before) + 0.5
+    weights = np.maximum(0, 1 - np.abs(pixels - centres[:, None]) / max(scale, 1))
+    shares: npt.NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return shares
 
 
 def lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
