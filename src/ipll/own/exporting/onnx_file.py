@@ -79,9 +79,9 @@ def _converted(whole: Whole, samples: Tensor) -> Any:
             assert found is not None
             return found.model_proto
     except Exception as error:  # of two packages, with many kinds
-        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip(" .")
         raise RunError(
-            f"the model has a part that cannot be written as ONNX: {said.strip().rstrip('.')}. Use --format safetensors."
+            f"the model has a part that cannot be written as ONNX: {said}. Use --format safetensors."
         ) from error
 
 
