@@ -39,7 +39,8 @@ def write_onnx(model: Model, learner: Learner, description: Mapping[str, Any], p
     whole = Whole(learner, model.centres, model.temperature, model.far, before).eval()
     samples = _samples(model, description)
     content = _described(_converted(whole, samples[:3]), description)
-    said, wanted = _run(content, samples), [part.numpy() for part in whole(samples)]
+    with torch.no_grad():
+        said, wanted = _run(content, samples), [part.numpy() for part in whole(samples)]
     if before is None:
         wanted[:2] = _predicted(model, learner, samples)
     compare(said, wanted)
