@@ -20,6 +20,7 @@ from ipll.cli.console import err_console, out_console
 from ipll.cli.experiments import demo, resume, run
 from ipll.cli.mistakes import Command, Program
 from ipll.cli.own import fit, update
+from ipll.cli.own_leave import card, export
 from ipll.cli.own_look import audit, evaluate, info, predict
 from ipll.cli.results import figure, paper_table, report, run_bench
 from ipll.cli.streams import augment, stream
@@ -90,5 +91,5 @@ for _command in (run, resume, demo, stream, augment, methods, datasets, prepare,
 app.command("bench", cls=Command)(run_bench)
 app.command("table", cls=Command)(paper_table)
 app.command(cls=Command)(figure)
-for _own in (fit, update, predict, evaluate, audit, info):
+for _own in (fit, update, predict, evaluate, audit, info, card, export):
     app.command(cls=Command, rich_help_panel="Your own data")(_own)

@@ -28,7 +28,13 @@ TrainTable = Annotated[
         "the votes are about, or nothing where these name images.",
     ),
 ]
-Votes = Annotated[Path | None, typer.Option(help="Raw votes, with the columns sample, annotator and label.")]
+Votes = Annotated[
+    Path | None,
+    typer.Option(
+        help="Raw votes: a table with the columns sample, annotator and label, or an export of "
+        "Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
+    ),
+]
 LARGE = 20_000_000  # bytes of a table whose reading is told
 MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
 

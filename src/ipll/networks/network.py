@@ -143,7 +143,7 @@ class MembersHead(LinearHead):
 
     def each(self, features: Tensor) -> Tensor:
         """-> the logits of each member [n, members, capacity]."""
-        n, capacity, members = len(features), len(self.weight), self.members
+        n, capacity, members = features.shape[0], len(self.weight), self.members  # `len` would be fixed in exports
         x, hidden = features[:, : self.channels], features[:, self.channels :]
         wide, deep = self.weight[:, : members * self.channels], self.weight[:, members * self.channels :]
         straight = F.linear(x, wide.reshape(capacity * members, self.channels)).view(n, capacity, members)

@@ -13,7 +13,9 @@ from ipll.own.reading.images import Images
 from ipll.own.reading.samples import Samples
 
 if TYPE_CHECKING:
+    from ipll.own.exporting import export
     from ipll.own.model import Model
+    from ipll.own.model_card import card
     from ipll.own.prediction import Evaluation, Predictions, evaluate
     from ipll.own.reading.given import read_given
     from ipll.own.reading.read import read_table
@@ -28,7 +30,9 @@ __all__ = [
     "Predictions",
     "Records",
     "Samples",
+    "card",
     "evaluate",
+    "export",
     "fit_folder",
     "from_arrays",
     "read_given",
@@ -42,7 +46,9 @@ LATER = {
     "Model": "model",
     "Predictions": "prediction",
     "Records": "records",
+    "card": "model_card",
     "evaluate": "prediction",
+    "export": "exporting",
     "read_table": "reading.read",
     "read_votes": "reading.votes",
     "fit_folder": "work",

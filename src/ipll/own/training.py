@@ -113,11 +113,18 @@ def predict_block(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """-> probabilities [n, classes], and the distance to the centre of the most probable class [n]."""
     features, logits = learner.ctx.embed(torch.from_numpy(samples))
+    probabilities, distance = judged(learner, features, logits, centres, temperature)
+    return _array(probabilities), _array(distance)
+
+
+def judged(
+    learner: Learner, features: Tensor, logits: Tensor, centres: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The same of features [n, dim] and corrected logits [n, capacity]; exports are made of it, too."""
     scores = class_scores(learner, features, logits)[:, : len(centres)]
     probabilities = (scores / temperature).softmax(dim=1)
     offsets = features - centres.to(features.device)[probabilities.argmax(dim=1)]
-    distance = torch.linalg.vector_norm(offsets, dim=1).nan_to_num(nan=torch.inf)
-    return _array(probabilities), _array(distance)
+    return probabilities, torch.linalg.vector_norm(offsets, dim=1).nan_to_num(nan=torch.inf)
 
 
 def _centres(learner: Learner, records: Records, before: Tensor, seen: int) -> Tensor:

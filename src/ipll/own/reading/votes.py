@@ -16,6 +16,7 @@ from ipll.own.reading.problems import Problems
 from ipll.own.reading.read import TEXT, accept, gather
 from ipll.own.reading.samples import Samples, with_candidates
 from ipll.own.reading.tables import Table, check_names, open_table
+from ipll.own.reading.tools import is_export, open_export
 from ipll.settings import check
 
 COLUMNS = ("sample", "annotator", "label")
@@ -32,12 +33,14 @@ def read_votes(
 ) -> Samples:
     """-> samples whose candidates are all labels with at least `min_votes` votes, and the shares of these votes.
 
+    The file is a table, or an export of Label Studio, CVAT or COCO; a folder is all exports in it.
     `samples` is a table with `id` and an image or features; without it, `sample` is an image's path, from the votes'
     folder. An annotator who gives a sample the same label twice has one vote, with two labels one for each.
     The other arguments are those of `read_table`.
     """
     check(min_votes >= 1, "min_votes", "be at least 1", min_votes)
-    votes = open_table(Path(path), COLUMNS)
+    path = Path(path)
+    votes = open_export(path, by_id=samples is not None) if is_export(path) else open_table(path, COLUMNS)
     ballots = _ballots(votes)
     table = _images_table(votes, ballots) if samples is None else _samples_table(Path(samples))
     problems = table.problems()
