@@ -28,6 +28,12 @@ TrainTable = Annotated[
     ),
 ]
 Votes = Annotated[Path | None, typer.Option(help="Raw votes, with the columns sample, annotator and label.")]
+DecisionFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--decisions", help="What people decided on samples, as the audit page saves it: id, class, who, when."
+    ),
+]
 MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
 
 
@@ -36,6 +42,7 @@ def fit(
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
+    decisions: DecisionFile = None,
     method: Method = "auto",
     seed: Seed = 0,
     set_: Set = None,
@@ -58,6 +65,7 @@ def fit(
     """Learn from your own samples, each with the labels that it may have. Settings are chosen from the data."""
     from ipll.cli.own_output import next_lines
     from ipll.config import parse_overrides
+    from ipll.own.decisions import read_decisions
     from ipll.own.reading.given import read_given
     from ipll.own.work import check_free, fit_folder
     from ipll.plugins import load_plugins
@@ -73,6 +81,7 @@ def fit(
     if miss_rate is not None:
         _check_misses(method)
         settings["disambiguation.miss_rate"] = miss_rate
+    said = read_decisions(decisions) if decisions else None
     given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad)
     _tell(given)
     with _interruptible("There is no model yet."):
@@ -87,6 +96,7 @@ def fit(
             min_class_samples=min_class_samples,
             skip_bad=skip_bad,
             reporter=LiveProgress(err_console),
+            decisions=said,
         )
     _summarise(model, None, out, given, device)
     _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
@@ -97,24 +107,31 @@ def update(
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
+    decisions: DecisionFile = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
+    """Let a model learn from more samples, which may bring new classes, or from what people decided on those it has.
+
+    A failure leaves it as it was."""
     from ipll.cli.own_output import next_lines
+    from ipll.own.decisions import read_decisions
     from ipll.own.reading.given import read_given
     from ipll.own.work import opened
     from ipll.progress import LiveProgress
 
     with opened(folder, plugins=plugin or ()) as place:
-        before = place.model
-        given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
-        _tell(given)
+        before, given = place.model, None
+        said = read_decisions(decisions) if decisions else None
+        if said is None or table is not None or votes is not None:
+            given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
+            _tell(given)
+        samples, reporter = None if given is None else given.train, LiveProgress(err_console)
         with _interruptible(f"{folder} is as it was."):
-            model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
+            model = place.update(samples, device=device, skip_bad=skip_bad, reporter=reporter, decisions=said)
     _summarise(model, before, folder, given, device)
-    _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
+    _say_all(next_lines(model, folder, table=votes is None, votes=votes is not None))
 
 
 def _check_misses(method: str) -> None:
@@ -147,10 +164,11 @@ def _tell(given: Given) -> None:
     warn(f"Warning: {message}" for message in given.train.warnings)
 
 
-def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str) -> None:
-    """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
+def _summarise(model: Model, before: Model | None, folder: Path, given: Given | None, device: str) -> None:
+    """What was decided and chosen, how surely samples settled, how good it is as far as can be told, what is kept."""
     from ipll.cli.own_output import (
         class_lines,
+        decision_lines,
         evaluation_lines,
         kept_lines,
         settled_lines,
@@ -160,11 +178,13 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     from ipll.own.prediction import evaluate as compare
     from ipll.own.work import readable
 
-    _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+    if given is not None:
+        _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+    _say_all(decision_lines(model, before))
     show_choices(model, before)
     _say_all(settled_lines(model, before))
     _say_all(class_lines(model))
-    if given.test is not None and any(given.test.label_names):
+    if given is not None and given.test is not None and any(given.test.label_names):
         try:
             test = readable(given.test, model, skip_bad=True)  # what was learnt is saved: the others are worth a number
             result = compare(model.predict(test, device=device), test)

@@ -13,6 +13,7 @@ from ipll.own.reading.images import Images
 from ipll.own.reading.samples import Samples
 
 if TYPE_CHECKING:
+    from ipll.own.decisions import Decisions, read_decisions
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions, evaluate
     from ipll.own.reading.given import read_given
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ipll.own.work import fit_folder, update_folder
 
 __all__ = [
+    "Decisions",
     "Evaluation",
     "Images",
     "Model",
@@ -31,6 +33,7 @@ __all__ = [
     "evaluate",
     "fit_folder",
     "from_arrays",
+    "read_decisions",
     "read_given",
     "read_table",
     "read_votes",
@@ -38,11 +41,13 @@ __all__ = [
 ]
 
 LATER = {
+    "Decisions": "decisions",
     "Evaluation": "prediction",
     "Model": "model",
     "Predictions": "prediction",
     "Records": "records",
     "evaluate": "prediction",
+    "read_decisions": "decisions",
     "read_table": "reading.read",
     "read_votes": "reading.votes",
     "fit_folder": "work",

@@ -23,6 +23,8 @@ from ipll.engine.state import MEMORY, LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
+from ipll.own.deciding import impose, no_samples, settle
+from ipll.own.decisions import Decision, Decisions, as_rows, decided_sets, from_rows
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.facts import check_folder
 from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
@@ -75,15 +77,16 @@ class Model:
     updates: int  # learnt so far; 1 after `fit`
     temperature: float
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
+    decisions: tuple[Decision, ...] = ()  # of people, the last of each on a sample
     skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
 
     @classmethod
     def fit(
         cls, samples: Samples, *, method: str = AUTO, seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
-        reporter: Listener | None = None, pending: str | Path | None = None,
+        reporter: Listener | None = None, pending: str | Path | None = None, decisions: Decisions | None = None,
     ) -> Model:  # fmt: skip
-        """-> a new model of these samples.
+        """-> a new model of these samples, and of what people decided on some of them.
 
         `method` 'auto' is PGDR, for features with what tables need ('pgdr/tables').
         `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
@@ -100,6 +103,7 @@ class Model:
         if samples.images is not None and not config.data.size:
             raise ConfigError("data.size is 0: choose the size that images are learnt at, in pixels.")
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
+        said, samples = settle(Records.empty(), (), samples, samples.names, 1, decisions)
         array = array_of(samples)
         mean, std = statistics(array)
         if config.model.folds:
@@ -109,31 +113,57 @@ class Model:
             names=(), config=config, kind=kind_of(samples), shape=array.shape[1:], feature_names=samples.feature_names,
             mean=mean, std=std, given=given, chosen=in_force(chosen, config), min_class_samples=min_class_samples,
             tensors={}, centres=torch.zeros(0, 0), capacity=0, known=np.zeros(0, np.bool_), records=Records.empty(),
-            updates=0, temperature=1.0, far=0.0,
+            updates=0, temperature=1.0, far=0.0, decisions=said,
         )  # fmt: skip
         return new._learn(samples, where, reporter, pending)
 
     def update(
-        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: Listener | None = None,
-        pending: str | Path | None = None,
+        self, samples: Samples | None, *, device: str = "auto", skip_bad: bool = False,
+        reporter: Listener | None = None, pending: str | Path | None = None, decisions: Decisions | None = None,
     ) -> Model:  # fmt: skip
-        """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`."""
+        """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`.
+
+        `decisions` are on samples learnt before, or on these. Without samples it goes on learning from its memory;
+        where that holds none of the decided ones, records change and nothing is learnt.
+        """
         where = find_device(device)
-        samples = matched(samples, self.kind, self.shape, self.feature_names)
+        given = no_samples(self.kind, self.shape, self.feature_names) if samples is None else samples
+        given = matched(given, self.kind, self.shape, self.feature_names)
         if self.kind == "images":
-            samples = samples.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
-        classes = len(self._names_with(samples))
-        facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()))
+            given = given.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
+        names = self._names_with(given)
+        said, given = settle(self.records, self.decisions, given, names, self.updates + 1, decisions)
+        model = self._imposed(said)
+        if samples is None and not model._may_learn(self, said):
+            return model
+        classes = len(self._names_with(given))
+        facts = Facts.of(given, classes, where, kept=int(model.records.in_memory.sum()))
         chosen = choose_again(self.config, facts, self.given)
         config = reconfigure(self.config, chosen)
         if config.model.folds:
-            rows = self._with_memory(samples)
+            rows = model._with_memory(given)
             tried = try_settings(config, *rows, self.mean, self.std, where, self.given, first=False)
             chosen, config = (*chosen, *tried), reconfigure(config, tried)
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         latest = {choice.setting: choice for choice in (*self.chosen, *chosen)}
-        return replace(self, config=config, chosen=tuple(latest.values()))._learn(samples, where, reporter, pending)
+        model = replace(model, config=config, chosen=tuple(latest.values()))
+        return model._learn(given, where, reporter, pending)
+
+    def decide(self, decisions: Decisions, **options: Any) -> Model:
+        """-> the model after people said what some of its samples are: `update` with decisions and no new samples."""
+        return self.update(None, decisions=decisions, **options)
+
+    def _imposed(self, decisions: tuple[Decision, ...]) -> Model:
+        """-> the model with these decisions, in its records and its memory."""
+        past = [one for one in decisions if one.row < len(self.records)]
+        records, tensors = impose(self.records, self.tensors, decided_sets(past, self.names))
+        return replace(self, decisions=decisions, records=records, tensors=tensors)
+
+    def _may_learn(self, before: Model, decisions: tuple[Decision, ...]) -> bool:
+        """Is there something in the memory that was decided since `before`, in it or by leaving it?"""
+        rows = sorted({one.row for one in set(decisions) - set(before.decisions)})
+        return bool(before.records.in_memory[rows].any() and self.records.in_memory.any())
 
     def _with_memory(self, samples: Samples) -> tuple[Array, npt.NDArray[np.bool_]]:
         """-> these samples and those of the memory, and their candidates in the columns of all classes."""
@@ -162,15 +192,19 @@ class Model:
         while capacity < len(names):
             capacity *= 2
         known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
+        sets = decided_sets(self.decisions, names)
+        out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
+        learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
+        shares = None if samples.shares is None else samples.shares[learnt]
         task = Task(
             index=self.updates,
-            ids=np.arange(len(self.records), len(records)),
-            samples=array_of(samples),
-            candidates=_spread(samples.candidates, samples.names, names),
+            ids=len(self.records) + learnt,
+            samples=array_of(samples) if not out else array_of(samples)[learnt],
+            candidates=_spread(samples.candidates[learnt], samples.names, names),
             old=int(known.sum()),
             seen=len(names),
             known=known,
-            shares=None if samples.shares is None else _spread(samples.shares, samples.names, names),
+            shares=None if shares is None else _spread(shares, samples.names, names),
         )
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
         with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
@@ -185,16 +219,17 @@ class Model:
                 key = key_of(self.config, self.tensors, task, records)
                 pending = Pending(Path(folder), key)
             outcome: Learnt = train(learner, task, records, self.centres, reporter or Silent(), pending)
-        arrived = outcome.records.arrived(len(names), self.min_class_samples)
+        records, tensors = impose(outcome.records, outcome.tensors, sets)  # whatever a method did to them
+        arrived = records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
         return replace(
             self,
             names=names,
-            tensors=outcome.tensors,
+            tensors=tensors,
             centres=outcome.centres,
             capacity=capacity,
             known=known | (placed & arrived),
-            records=outcome.records,
+            records=records,
             updates=self.updates + 1,
             temperature=outcome.temperature,
             far=outcome.far,
@@ -255,6 +290,7 @@ class Model:
             "known": [name for name, known in zip(self.names, self.known, strict=True) if known],
             "given": dict(self.given),
             "chosen": [choice._asdict() for choice in self.chosen],
+            "decisions": as_rows(self.decisions),
             "config": self.config.to_table(),
         }
         write_folder(Path(path), facts, self.tensors | {"centres": self.centres}, self.records)
@@ -284,6 +320,7 @@ class Model:
                 centres=tensors.pop("centres"),
                 tensors=LearnerState.of(tensors).named(),
                 records=records,
+                decisions=from_rows(facts.get("decisions", ()), len(records), values["names"]),
             )
         except ConfigError as error:
             raise ConfigError(f"{path}/model.json: {error}") from None

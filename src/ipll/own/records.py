@@ -65,7 +65,7 @@ class Records:
 
         columns: [samples.names], the model's column of each class. Ids that are there already are a DataError.
         """
-        ids = _own_ids(samples, update)
+        ids = own_ids(samples, update)
         self._check_new(ids, samples)
         n = len(samples)
         rows, chosen = np.nonzero(samples.candidates)
@@ -144,7 +144,7 @@ class Records:
         )
 
 
-def _own_ids(samples: Samples, update: int) -> list[str]:
+def own_ids(samples: Samples, update: int) -> list[str]:
     """-> ids that tell the samples from those of other tables.
 
     Samples without ids are called by their row; every table has a row 2, so the table's name, or that of the update

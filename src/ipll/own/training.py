@@ -76,7 +76,8 @@ class Update:
             return None
         before, self.records = self.records, settled_records(self.learner, self.records, self.number, position.epoch)
         changed = int((before.label != self.records.label).sum())
-        return {"changed": changed, "confidence": float(self.records.confidence[self.ids].mean())}
+        rows = self.ids if len(self.ids) else _array(self.learner.ctx.pool.ids)  # decisions alone: those of the memory
+        return {"changed": changed, "confidence": float(self.records.confidence[rows].mean())}
 
     def task(self) -> dict[str, Any]:
         learner, pool = self.learner, self.learner.ctx.pool

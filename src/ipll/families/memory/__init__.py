@@ -55,10 +55,11 @@ class Memory(Component):
         """-> rows of the pool for one epoch [steps, batch].
 
         Joint: a permutation, wrapped around to fill the last batch. Paired: the same of the task's own samples, and
-        beside each batch one of the same size from the memory, which is gone through again and again.
+        beside each batch one of the same size from the memory, which is gone through again and again. A task without
+        samples of its own goes through the memory.
         """
         kept = rows[rows >= self.ctx.pool.incoming]
-        if self.settings.batches == "joint" or not len(kept):
+        if self.settings.batches == "joint" or not 0 < len(kept) < len(rows):
             return _shuffled(rows, -(-len(rows) // batch_size), batch_size, generator)
         own = rows[: len(rows) - len(kept)]
         steps = -(-len(own) // batch_size)
