@@ -61,9 +61,9 @@ def sample_values(model: Model) -> tuple[Ints, npt.NDArray[np.float32]]:
     samples = model.tensors[f"{MEMORY}samples"].numpy()
     if not len(ids):
         return ids, np.zeros((0, 0), np.float32)
-    mean, std = (np.asarray(values, np.float32) for values in (model.mean, model.std))
+    mean, std = np.asarray(model.mean), np.asarray(model.std)
     if model.kind == "images":
-        return ids, samples.reshape(len(ids), -1).astype(np.float32) / 255
+        return ids, (samples.reshape(len(ids), -1) / 255).astype(np.float32)
     return ids, np.clip((samples - mean) / std, -10, 10).astype(np.float32)
 
 
