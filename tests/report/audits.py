@@ -59,4 +59,7 @@ def make_model(
         "module.memory.samples": torch.from_numpy(rng.integers(0, 256, (kept, 3, 32, 32), np.uint8)),
     }
     config = SimpleNamespace(method="pgdr", seed=0)
-    return SimpleNamespace(records=records, names=tuple(known), tensors=tensors, kind=kind, config=config)
+    return SimpleNamespace(
+        records=records, names=tuple(known), tensors=tensors, kind=kind, config=config, decisions=(), feature_names=(),
+        mean=(0.0,), std=(1.0,),
+    )  # fmt: skip
