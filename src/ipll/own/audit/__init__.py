@@ -149,9 +149,9 @@ def _pictures(model: Model, order: Ints, place: Ints, queue: Ints, examples: lis
         return {}, False
     ids, images = model.tensors[f"{MEMORY}ids"].numpy(), model.tensors[f"{MEMORY}samples"].numpy()
     at = {row: k for k, row in enumerate(ids.tolist())}
-    wide = {row for row in queue[:WIDE].tolist() if row in at}
-    rest = [row for row in dict.fromkeys([*examples, *order.tolist()]) if row in at and row not in wide]
-    chosen = [*wide, *rest[: max(PICTURES - len(wide), len(set(examples)))]]
+    doubtful = [row for row in order.tolist() if row in at][:PICTURES]
+    wide = set(queue[:WIDE].tolist()) & set(doubtful)
+    chosen = list(dict.fromkeys([*doubtful, *examples]))
     size = LARGE if len(chosen) <= MANY else SMALL
     uris = {row: data_uri(images[at[row]], WIDE_SIDE if row in wide else size) for row in chosen}
     return {int(place[row]): uri.partition(":")[2] for row, uri in uris.items()}, len(chosen) < len(ids)
