@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ipll.data.stream import Task
 from ipll.engine.state import MEMORY
 from ipll.own.decisions import Decision, Decisions, decided_sets, logged, resolve
 from ipll.own.reading.images import Images
@@ -128,4 +129,22 @@ def no_samples(kind: str, shape: tuple[int, ...], feature_names: tuple[str, ...]
         source="decisions", ids=[], rows=np.zeros(0, np.int64), names=(), candidates=np.zeros((0, 0), np.bool_),
         labels=np.zeros(0, np.int64), label_names=[], features=empty if images is None else None, images=images,
         feature_names=feature_names,
+    )  # fmt: skip
+
+
+def keeps_all(records: Records, decisions: Sequence[Decision]) -> bool:
+    """Are all samples in the memory, but those that are none of their classes?"""
+    named = {one.row for one in decisions if one.name is not None}
+    out = {one.row for one in decisions} - named
+    return bool(np.array_equal(np.flatnonzero(~records.in_memory), sorted(out)))
+
+
+def all_again(tensors: Mapping[str, Tensor], seen: int) -> Task:
+    """-> what the memory keeps, as if all of it came now. What was settled before holds nothing back: a network that
+    has memorised labels would not let go of them, and is no better for having learnt twice."""
+    ids, samples, candidates = (tensors[f"{MEMORY}{name}"].numpy() for name in ("ids", "samples", "candidates"))
+    order = np.argsort(ids)
+    return Task(
+        index=0, ids=ids[order], samples=samples[order], candidates=candidates[order][:, :seen], old=0, seen=seen,
+        known=np.zeros(seen, np.bool_),
     )  # fmt: skip

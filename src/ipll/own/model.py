@@ -23,7 +23,7 @@ from ipll.engine.state import MEMORY, LearnerState
 from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
-from ipll.own.deciding import impose, no_samples, settle
+from ipll.own.deciding import all_again, impose, keeps_all, no_samples, settle
 from ipll.own.decisions import Decision, Decisions, as_rows, decided_sets, from_rows
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.facts import check_folder
@@ -78,6 +78,7 @@ class Model:
     temperature: float
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
     decisions: tuple[Decision, ...] = ()  # of people, the last of each on a sample
+    voted: bool = False  # did samples come with votes?
     skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
 
     @classmethod
@@ -123,8 +124,9 @@ class Model:
     ) -> Model:  # fmt: skip
         """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`.
 
-        `decisions` are on samples learnt before, or on these. Without samples it goes on learning from its memory;
-        where that holds none of the decided ones, records change and nothing is learnt.
+        `decisions` are on samples learnt before, or on these. Without samples, what is learnt from is the memory: anew
+        where it keeps every sample of a table, else it goes on; where it holds none of the decided ones, records
+        change and nothing is learnt.
         """
         where = find_device(device)
         given = no_samples(self.kind, self.shape, self.feature_names) if samples is None else samples
@@ -148,7 +150,7 @@ class Model:
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         latest = {choice.setting: choice for choice in (*self.chosen, *chosen)}
         model = replace(model, config=config, chosen=tuple(latest.values()))
-        return model._learn(given, where, reporter, pending)
+        return model._learn(given, where, reporter, pending, anew=samples is None and model._keeps_all)
 
     def decide(self, decisions: Decisions, **options: Any) -> Model:
         """-> the model after people said what some of its samples are: `update` with decisions and no new samples."""
@@ -159,6 +161,11 @@ class Model:
         past = [one for one in decisions if one.row < len(self.records)]
         records, tensors = impose(self.records, self.tensors, decided_sets(past, self.names))
         return replace(self, decisions=decisions, records=records, tensors=tensors)
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Can all that was learnt be learnt again? Of votes, the memory does not keep how many there were."""
+        return self.kind == "features" and not self.voted and keeps_all(self.records, self.decisions)
 
     def _may_learn(self, before: Model, decisions: tuple[Decision, ...]) -> bool:
         """Is there something in the memory that was decided since `before`, in it or by leaving it?"""
@@ -181,8 +188,9 @@ class Model:
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
     def _learn(
-        self, samples: Samples, device: torch.device, reporter: Listener | None, folder: str | Path | None
-    ) -> Model:
+        self, samples: Samples, device: torch.device, reporter: Listener | None, folder: str | Path | None,
+        *, anew: bool = False,
+    ) -> Model:  # fmt: skip
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
@@ -206,10 +214,12 @@ class Model:
             known=known,
             shares=None if shares is None else _spread(shares, samples.names, names),
         )
+        if anew:
+            task = all_again(self.tensors, len(names))
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
         with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
             learner = self._learner(self.config, capacity, device, pretrained=not self.updates)
-            if self.updates:
+            if self.updates and not anew:
                 tensors = self.tensors
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
@@ -218,7 +228,8 @@ class Model:
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
                 pending = Pending(Path(folder), key)
-            outcome: Learnt = train(learner, task, records, self.centres, reporter or Silent(), pending)
+            listener, number = reporter or Silent(), self.updates + 1
+            outcome: Learnt = train(learner, task, records, self.centres, listener, pending, number)
         records, tensors = impose(outcome.records, outcome.tensors, sets)  # whatever a method did to them
         arrived = records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
@@ -233,6 +244,7 @@ class Model:
             updates=self.updates + 1,
             temperature=outcome.temperature,
             far=outcome.far,
+            voted=self.voted or samples.shares is not None,
             skipped=tuple(samples.skipped),
         )
 
@@ -291,6 +303,7 @@ class Model:
             "given": dict(self.given),
             "chosen": [choice._asdict() for choice in self.chosen],
             "decisions": as_rows(self.decisions),
+            "voted": self.voted,
             "config": self.config.to_table(),
         }
         write_folder(Path(path), facts, self.tensors | {"centres": self.centres}, self.records)
@@ -320,6 +333,7 @@ class Model:
                 centres=tensors.pop("centres"),
                 tensors=LearnerState.of(tensors).named(),
                 records=records,
+                voted=bool(facts.get("voted", True)),  # an older model may have been
                 decisions=from_rows(facts.get("decisions", ()), len(records), values["names"]),
             )
         except ConfigError as error:

@@ -36,9 +36,11 @@ class Learnt(NamedTuple):
 
 
 def train(
-    learner: Learner, task: Task, records: Records, centres: Tensor, listener: Listener, pending: Pending | None
-) -> Learnt:
-    """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
+    learner: Learner, task: Task, records: Records, centres: Tensor, listener: Listener, pending: Pending | None,
+    number: int,
+) -> Learnt:  # fmt: skip
+    """Learns a task, which is this `number` of the model's fit and updates, from 1. `records` hold its samples already;
+    `centres` [before, dim] are those of the model before it.
 
     SIGINT and SIGTERM stop it, with Interrupted. What is `pending` is gone on with.
     """
@@ -48,7 +50,7 @@ def train(
     again = " The same command goes on from here." if pending else ""
     with stop_requests(f"Stopped. No model was changed.{again}", listener.note) as stop:
         records, start = pending.restore(learner, task, records) if pending else (records, None)
-        update, clock = Update(learner, task, records, centres, pending), Clock(train.checkpoint_seconds)
+        update, clock = Update(learner, task, records, centres, pending, number), Clock(train.checkpoint_seconds)
         listener.begin(plan, start or Position(task.index))
         try:
             drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
@@ -65,9 +67,9 @@ class Update:
     outcome: Learnt  # once the task is learnt
 
     def __init__(
-        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None
+        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None, number: int
     ) -> None:
-        self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, task.index + 1
+        self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, number
         self.records, self.centres, self.pending = records, centres, pending
 
     def epoch(self, position: Position) -> dict[str, Any] | None:
