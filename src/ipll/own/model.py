@@ -135,7 +135,7 @@ class Model:
             given = given.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
         names = self._names_with(given)
         said, given = settle(self.records, self.decisions, given, names, self.updates + 1, decisions)
-        model = self._imposed(said)
+        model = self._imposed(said, names)
         if samples is None and not model._may_learn(self, said):
             return model
         classes = len(self._names_with(given))
@@ -156,11 +156,21 @@ class Model:
         """-> the model after people said what some of its samples are: `update` with decisions and no new samples."""
         return self.update(None, decisions=decisions, **options)
 
-    def _imposed(self, decisions: tuple[Decision, ...]) -> Model:
-        """-> the model with these decisions, in its records and its memory."""
+    def _imposed(self, decisions: tuple[Decision, ...], names: tuple[str, ...]) -> Model:
+        """-> the model with these decisions, in its records and its memory. They may say that a sample is of a class
+        which comes only now: then there is room for all `names`."""
         past = [one for one in decisions if one.row < len(self.records)]
-        records, tensors = impose(self.records, self.tensors, decided_sets(past, self.names))
-        return replace(self, decisions=decisions, records=records, tensors=tensors)
+        model = self if {one.name for one in past} <= {None, *self.names} else self._wider(names)
+        records, tensors = impose(self.records, model.tensors, decided_sets(past, model.names))
+        return replace(model, decisions=decisions, records=records, tensors=tensors)
+
+    def _wider(self, names: tuple[str, ...]) -> Model:
+        """-> the model with room for these classes, of which its own are the first."""
+        capacity, tensors = _room(self.capacity, len(names)), self.tensors
+        if capacity > self.capacity:
+            tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
+        known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
+        return replace(self, names=names, capacity=capacity, tensors=tensors, known=known)
 
     @property
     def _keeps_all(self) -> bool:
@@ -196,9 +206,7 @@ class Model:
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
         names = self._names_with(samples)
         records = self.records.with_samples(samples, _columns(samples.names, names), self.updates + 1)
-        capacity = self.capacity or SMALLEST
-        while capacity < len(names):
-            capacity *= 2
+        capacity = _room(self.capacity, len(names))
         known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
         sets = decided_sets(self.decisions, names)
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
@@ -342,6 +350,14 @@ class Model:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise DataError(f"{path}/model.json is damaged: {error}. Take the model from a copy.") from error
+
+
+def _room(capacity: int, classes: int) -> int:
+    """-> the columns of a head for so many classes: those that it has, doubled until they suffice."""
+    capacity = capacity or SMALLEST
+    while capacity < classes:
+        capacity *= 2
+    return capacity
 
 
 def _columns(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:
