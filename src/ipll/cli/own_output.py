@@ -149,7 +149,7 @@ def _was_judged(model: Model, before: Model) -> bool:
     """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
     if model.config.part("separation").kind == "none":
         return False
-    candidates = model.records.codes[before.records.offsets[-1] :]
+    candidates = model.records.codes[model.records.offsets[len(before.records)] :]
     known = np.append(before.known, np.zeros(len(model.names) - len(before.names), np.bool_))
     return not known[candidates].all()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 3_000  # samples, the most doubtful, among which duplicates are looked for
 NEAR = 0.1  # of the median distance of neighbours: so near are duplicates
+SIDE = 16  # pixels of a side, about, by which images are compared
 BLOCK = 512
 
 
@@ -63,7 +64,8 @@ def sample_values(model: Model) -> tuple[Ints, npt.NDArray[np.float32]]:
         return ids, np.zeros((0, 0), np.float32)
     mean, std = np.asarray(model.mean), np.asarray(model.std)
     if model.kind == "images":
-        return ids, (samples.reshape(len(ids), -1) / 255).astype(np.float32)
+        step = max(samples.shape[-1] // SIDE, 1)
+        return ids, samples[:, :, ::step, ::step].reshape(len(ids), -1).astype(np.float32) / np.float32(255)
     return ids, np.clip((samples - mean) / std, -10, 10).astype(np.float32)
 
 

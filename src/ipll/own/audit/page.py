@@ -44,9 +44,8 @@ PRIVACY = (
 )
 SOME = "Pictures are shown of those samples alone whose pixels the model itself keeps, in its memory{capped}."
 NO_PICTURES = "It holds no pictures."
-FEATURES = (
-    "Of features it holds the few that stand beside a sample to decide on. What you decide stays in this browser."
-)
+FEATURES = " Of features it holds the few that stand beside a sample to decide on."
+KEPT = " What you decide stays in this browser, until you save it."
 
 Flags = npt.NDArray[np.bool_]
 
@@ -130,7 +129,8 @@ def render(
         given=bool(known.any()),
         pictures=bool(pictures),
         columns=columns,
-        notes=_notes(columns) | {"Privacy": PRIVACY.format(pictures=f"{shown} {FEATURES}")},
+        notes=_notes(columns)
+        | {"Privacy": PRIVACY.format(pictures=shown + (FEATURES if asked.features else "") + KEPT)},
         footer=footer,
         data=_json(
             data
