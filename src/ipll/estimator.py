@@ -6,7 +6,7 @@ import copy
 import math
 import signal
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.errors import ConfigError, DataError, Interrupted
+from ipll.own.decisions import Decisions
 from ipll.own.model import Model
 from ipll.own.reading.arrays import from_arrays
 from ipll.own.reading.labels import Labels, are_sets, label_type, read_targets, to_labels
@@ -122,6 +123,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         return self._learn(X, y, classes, getattr(self, "model_", None))
 
+    def decide(self, ids: Iterable[str], classes: Iterable[object], *, who: str = "") -> Self:
+        """Takes over what people say that samples are, and learns from it; None is 'none of these'.
+
+        ids are as in `model_.records.ids`: '2:17' is the eighteenth sample of the second batch. A decided sample is
+        of that class for good; where two people (`who`) disagree, of one of both. docs/decisions.md tells more.
+        """
+        check_is_fitted(self)
+        model = self._obeying(self.model_.decide, Decisions.of(ids, classes, who), device=self.device)
+        self.__dict__ = copy.copy(self)._settled(model, list(self.classes_), label_type(self.classes_)).__dict__
+        return self
+
     def predict(self, X: Any) -> Labels:
         """-> the most probable class of each sample, [n]."""
         most = self.predict_proba(X).argmax(1)
@@ -220,20 +232,23 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     def _train(self, samples: Samples, model: Model | None) -> Model:
-        reporter = LiveProgress(Console()) if self.verbose else None
+        if model is not None:
+            return self._obeying(model.update, samples, device=self.device)
+        return self._obeying(
+            Model.fit,
+            samples,
+            method=self.method,
+            network=self.network,
+            seed=self._seed(),
+            device=self.device,
+            settings=self._settings(),
+            min_class_samples=_plain(self.min_class_samples),
+        )
+
+    def _obeying(self, learn: Callable[..., Model], *given: Any, **options: Any) -> Model:
+        """-> what is learnt, with progress where it is wanted; stopped as a Python user expects it."""
         try:
-            if model is not None:
-                return model.update(samples, device=self.device, reporter=reporter)
-            return Model.fit(
-                samples,
-                method=self.method,
-                network=self.network,
-                seed=self._seed(),
-                device=self.device,
-                settings=self._settings(),
-                min_class_samples=_plain(self.min_class_samples),
-                reporter=reporter,
-            )
+            return learn(*given, reporter=LiveProgress(Console()) if self.verbose else None, **options)
         except Interrupted as stopped:  # a search over parameters must not take it for a fit that failed
             if stopped.signal == signal.SIGINT:
                 raise KeyboardInterrupt from stopped
@@ -244,7 +259,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         seen = to_labels(model.names, kind)
         self.model_ = model
         self.classes_ = np.array(sorted({*seen.tolist(), *map(kind, named)}))
-        self.pseudo_labels_ = seen[model.records.label[model.records.update == model.updates]]
+        last = model.records.update.max(initial=0)  # the last batch that brought samples
+        self.pseudo_labels_ = seen[model.records.label[model.records.update == last]]
         self.n_features_in_ = math.prod(model.shape)
         return self
 

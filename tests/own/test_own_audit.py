@@ -50,7 +50,11 @@ def model() -> Any:
         "module.memory.samples": torch.zeros(1, 4),
     }
     config = SimpleNamespace(method="pgdr", seed=0)
-    return SimpleNamespace(records=records, names=NAMES, tensors=tensors, kind="features", config=config)
+    return SimpleNamespace(
+        records=records, names=NAMES, tensors=tensors, kind="features", config=config, decisions=(),
+        kept_pictures=lambda: None,
+        feature_names=("w", "x", "y", "z"), mean=(0.0,) * 4, std=(1.0,) * 4,
+    )  # fmt: skip
 
 
 def column(model: Any, name: str) -> list[Any]:
@@ -73,7 +77,8 @@ def test_a_row_says_all_that_is_known_of_a_sample(model: Any) -> None:
     assert rows["c"] == {
         "id": "c", "candidates": ["dog", "cat", "emu"], "label": "dog", "confidence": 1.0, "runner_up": "emu",
         "judged": "new", "changed_update": 2, "changed_epoch": 2, "changed_late": True, "update": 1, "in_memory": True,
-        "given_label": "emu", "source": "one.csv", "row": 4,
+        "given_label": "emu", "source": "one.csv", "row": 4, "decided": "",
+        "decided_by": "",
     }  # fmt: skip
     assert (rows["d"]["judged"], rows["d"]["given_label"]) == ("old", '=unknown, "it"')
 
@@ -112,7 +117,8 @@ def test_files_hold_the_table(model: Any, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "audit.PARQUET").equals(table)
     lines = (tmp_path / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == table.to_pylist()
-    options = pyarrow.csv.ConvertOptions(strings_can_be_null=False)
+    texts = dict.fromkeys(("decided", "decided_by"), pyarrow.string())
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=texts)
     rows = pyarrow.csv.read_csv(tmp_path / "audit.csv", convert_options=options).to_pylist()
     joined = [row | {"candidates": "|".join(row["candidates"])} for row in table.to_pylist()]
     assert rows == [{k: guard(v) if isinstance(v, str) else v for k, v in row.items()} for row in joined]

@@ -58,5 +58,11 @@ def make_model(
         "module.memory.p": p,
         "module.memory.samples": torch.from_numpy(rng.integers(0, 256, (kept, 3, 32, 32), np.uint8)),
     }
+    if kind == "features":
+        tensors["module.memory.samples"] = torch.from_numpy(rng.random((kept, 3), np.float32))
     config = SimpleNamespace(method="pgdr", seed=0)
-    return SimpleNamespace(records=records, names=tuple(known), tensors=tensors, kind=kind, config=config)
+    return SimpleNamespace(
+        records=records, names=tuple(known), tensors=tensors, kind=kind, config=config, decisions=(),
+        kept_pictures=lambda: tensors["module.memory.samples"].numpy() if kind == "images" else None,
+        feature_names=("x", "y", "z"), mean=(0.0,) * 3, std=(1.0,) * 3,
+    )  # fmt: skip

@@ -107,7 +107,7 @@ def test_pictures_are_those_that_the_model_keeps(tmp_path: Path) -> None:
     }
     first = int(model.tensors["module.memory.ids"][0])
     place = data["id"].index(model.records.ids[first])
-    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data["pictures"][str(place)]))))
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data["pictures"][str(place)].partition(",")[2]))))
     assert np.array_equal(picture, model.tensors["module.memory.samples"][0].permute(1, 2, 0).numpy())
     assert "Pictures are shown of those samples alone" in page.text
     assert "Nothing is read from your disk" in page.text
@@ -117,7 +117,8 @@ def test_only_the_most_doubtful_pictures_find_room(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("ipll.own.audit.PICTURES", 12)
     _, page, data = audit(tmp_path, make_model(200, kept=30))
     kept = [i for i, letter in enumerate(data["memory"]) if letter == "1"]
-    assert sorted(map(int, data["pictures"])) == kept[:12]
+    beside = {row for one in data["beside"].values() for _, row in one["examples"]}
+    assert set(map(int, data["pictures"])) == {*kept[:12], *beside}
     assert "in its memory, the most doubtful of them." in page.text
 
 
@@ -126,7 +127,7 @@ def test_without_pictures_given_labels_or_judgements_there_are_no_empty_columns(
     model.records = replace(model.records, judged_old=np.zeros(200, np.bool_))
     html, page, data = audit(tmp_path, model)
     assert data["pictures"] is None
-    assert "It holds no pictures and no features." in page.text
+    assert "It holds no pictures. Of features it holds the few" in page.text
     heads = [head.get("data-key") for head in page.all("th") if head.get("role") == "columnheader"]
     assert heads == ["id", "label", "confidence", "runner", "candidates", "update", "changed", "memory"]
     assert not [field for field in page.all("input") if field.get("name") == "differs"]

@@ -36,6 +36,12 @@ Votes = Annotated[
     ),
 ]
 LARGE = 20_000_000  # bytes of a table whose reading is told
+DecisionFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--decisions", help="What people decided on samples, as the audit page saves it: id, class, who, when."
+    ),
+]
 MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
 
 
@@ -44,6 +50,7 @@ def fit(
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
+    decisions: DecisionFile = None,
     method: Method = "auto",
     network: Annotated[
         str,
@@ -73,6 +80,7 @@ def fit(
     """Learn from your own samples, each with the labels that it may have. Settings are chosen from the data."""
     from ipll.cli.own_output import next_lines
     from ipll.config import parse_overrides
+    from ipll.own.decisions import read_decisions
     from ipll.own.reading.given import read_given
     from ipll.own.work import check_free, fit_folder
     from ipll.plugins import load_plugins
@@ -88,6 +96,7 @@ def fit(
     if miss_rate is not None:
         _check_misses(method)
         settings["disambiguation.miss_rate"] = miss_rate
+    said = read_decisions(decisions) if decisions else None
     with _interruptible("There is no model yet."):
         _tell_reading(table, votes)
         given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad)
@@ -104,6 +113,7 @@ def fit(
             min_class_samples=min_class_samples,
             skip_bad=skip_bad,
             reporter=LiveProgress(err_console),
+            decisions=said,
         )
     with _interruptible(f"The model is in {out}."):
         _summarise(model, None, out, given, device)
@@ -115,25 +125,32 @@ def update(
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
+    decisions: DecisionFile = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Let a model learn from more samples, which may bring new classes. A failure leaves it as it was."""
+    """Let a model learn from more samples, which may bring new classes, or from what people decided on those it has.
+
+    A failure leaves it as it was."""
     from ipll.cli.own_output import next_lines
+    from ipll.own.decisions import read_decisions
     from ipll.own.reading.given import read_given
     from ipll.own.work import opened
     from ipll.progress import LiveProgress
 
     with _interruptible(f"{folder} is as it was."), opened(folder, plugins=plugin or ()) as place:
-        before = place.model
-        _tell_reading(table, votes)
-        given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
-        _tell(given)
-        model = place.update(given.train, device=device, skip_bad=skip_bad, reporter=LiveProgress(err_console))
+        before, given = place.model, None
+        said = read_decisions(decisions) if decisions else None
+        if said is None or table is not None or votes is not None:
+            _tell_reading(table, votes)
+            given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
+            _tell(given)
+        samples, reporter = None if given is None else given.train, LiveProgress(err_console)
+        model = place.update(samples, device=device, skip_bad=skip_bad, reporter=reporter, decisions=said)
     with _interruptible(f"The update is in {folder}."):
         _summarise(model, before, folder, given, device)
-        _say_all(next_lines(model, folder, table=table is not None, votes=votes is not None))
+        _say_all(next_lines(model, folder, table=votes is None, votes=votes is not None))
 
 
 def _check_misses(method: str) -> None:
@@ -173,10 +190,11 @@ def _tell(given: Given) -> None:
     warn(f"Warning: {message}" for message in given.train.warnings)
 
 
-def _summarise(model: Model, before: Model | None, folder: Path, given: Given, device: str) -> None:
-    """What was chosen, how surely samples settled, how good it is as far as that can be told, and what is kept."""
+def _summarise(model: Model, before: Model | None, folder: Path, given: Given | None, device: str) -> None:
+    """What was decided and chosen, how surely samples settled, how good it is as far as can be told, what is kept."""
     from ipll.cli.own_output import (
         class_lines,
+        decision_lines,
         evaluation_lines,
         kept_lines,
         network_lines,
@@ -188,13 +206,15 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given, d
     from ipll.own.work import readable
     from ipll.progress import LiveProgress
 
-    _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+    if given is not None:
+        _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
     if before is None:
         _say_all(network_lines(model))
+    _say_all(decision_lines(model, before))
     show_choices(model, before)
     _say_all(settled_lines(model, before))
     _say_all(class_lines(model))
-    if given.test is not None and any(given.test.label_names):
+    if given is not None and given.test is not None and any(given.test.label_names):
         try:
             # What was learnt is saved: bad images are left out, the others are worth a number.
             reporter = LiveProgress(err_console)

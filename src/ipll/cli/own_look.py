@@ -117,7 +117,15 @@ def audit(
 
 def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     """Show a model's classes, the settings that were chosen and why, and what its folder keeps."""
-    from ipll.cli.own_output import class_lines, class_table, evidence_lines, kept_lines, network_lines, show_choices
+    from ipll.cli.own_output import (
+        class_lines,
+        class_table,
+        decision_lines,
+        evidence_lines,
+        kept_lines,
+        network_lines,
+        show_choices,
+    )
     from ipll.own.model import Model
 
     model = Model.load(folder, plugins=plugin or ())
@@ -133,7 +141,8 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
         say(line)
     show(class_table(model))
     show_choices(model)
-    for line in [*class_lines(model), *evidence_lines(model), *kept_lines(model, folder)]:
+    said = decision_lines(model)
+    for line in [*class_lines(model), *said, *evidence_lines(model), *kept_lines(model, folder)]:
         say(line)
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         say(f"  {path.name}: {path.stat().st_size:,} bytes")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ipll.cli.console import say, show
 from ipll.errors import DataError
-from ipll.messages import cell
+from ipll.messages import cell, counted
 from ipll.plugins import plugin_options
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
     """-> how surely the samples of the last update settled, and how they were judged where a class was not known."""
     records = model.records
     rows = records.update == model.updates
+    if not rows.any():  # decisions alone
+        rows = records.in_memory if before is None or model.updates > before.updates else rows
+        if not rows.any():
+            return []
     confidence = records.confidence[rows]
     above = [int((confidence >= low).sum()) for _, low in BANDS]
     parts = [f"{n:,} {name}" for n, (name, _) in zip(np.diff(above, prepend=0).tolist(), BANDS, strict=True)]
@@ -80,6 +84,30 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
             f"The labels that came with {len(given):,} of them were not learnt from; {right:,} "
             f"({100 * right / len(given):.1f} %) are what was settled on."
         )
+    return lines
+
+
+def decision_lines(model: Model, before: Model | None = None) -> list[str]:
+    """-> what people decided, and what that changed; nothing where there is nothing new since `before`."""
+    from ipll.own.decisions import told
+
+    if not model.decisions or (before is not None and model.decisions == before.decisions):
+        return []
+    found = told(model.decisions)
+    people = ", ".join(f"{who or 'somebody'} ({n:,})" for who, n in found.by.items())
+    parts = {
+        "as the model had settled": found.confirmed,
+        "as another class": found.corrected,
+        "disputed, so that their set is what people said": found.disputed,
+        "none of these, and out of training": found.none,
+    }
+    what = ", ".join(f"{n:,} {words}" for words, n in parts.items() if n)
+    lines = [f"Decided by people: {counted(found.samples, 'sample')}, by {people}{': ' if what else ''}{what}."]
+    if found.missed:
+        lines.append(f"Of these the candidates had missed the class: {found.missed:,}.")
+    rows = sorted({one.row for one in model.decisions})
+    if gone := int((~model.records.in_memory[rows]).sum()) - found.none:
+        lines.append(f"Not in the memory any more, so that only their record changed: {gone:,}.")
     return lines
 
 
@@ -134,7 +162,7 @@ def _was_judged(model: Model, before: Model) -> bool:
     """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
     if model.config.part("separation").kind == "none":
         return False
-    candidates = model.records.codes[before.records.offsets[-1] :]
+    candidates = model.records.codes[model.records.offsets[len(before.records)] :]
     known = np.append(before.known, np.zeros(len(model.names) - len(before.names), np.bool_))
     return not known[candidates].all()
 

@@ -13,6 +13,7 @@ from ipll.own.reading.images import Images
 from ipll.own.reading.samples import Samples
 
 if TYPE_CHECKING:
+    from ipll.own.decisions import Decisions, read_decisions
     from ipll.own.exporting import export
     from ipll.own.model import Model
     from ipll.own.model_card import card
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ipll.own.work import fit_folder, update_folder
 
 __all__ = [
+    "Decisions",
     "Evaluation",
     "Images",
     "Model",
@@ -35,6 +37,7 @@ __all__ = [
     "export",
     "fit_folder",
     "from_arrays",
+    "read_decisions",
     "read_given",
     "read_table",
     "read_votes",
@@ -42,6 +45,7 @@ __all__ = [
 ]
 
 LATER = {
+    "Decisions": "decisions",
     "Evaluation": "prediction",
     "Model": "model",
     "Predictions": "prediction",
@@ -49,6 +53,7 @@ LATER = {
     "card": "model_card",
     "evaluate": "prediction",
     "export": "exporting",
+    "read_decisions": "decisions",
     "read_table": "reading.read",
     "read_votes": "reading.votes",
     "fit_folder": "work",

@@ -132,14 +132,16 @@ def _key(photos: Images, index: int) -> Key:
 
 
 def small_pictures(
-    photos: Images, first: int, ids: Tensor | None, before: Tensor | None, kept: Tensor | None
+    photos: Images | None, first: int, ids: Tensor | None, before: Tensor | None, kept: Tensor | None
 ) -> Tensor:
     """-> small pictures of a memory's samples, uint8 [ids, 3, PICTURE, PICTURE]; those before `first` are in `kept`,
     in the order of the ids `before`, the others are `photos`."""
     wanted = [] if ids is None else ids.tolist()
     known = {} if before is None or kept is None else dict(zip(before.tolist(), kept, strict=True))
     new = [id_ - first for id_ in wanted if id_ >= first]
-    array, _ = photos.take(np.array(new, np.int64)).decode(PICTURE, 3)
-    fresh = dict(zip(new, torch.from_numpy(array), strict=True))
+    fresh: dict[int, Tensor] = {}
+    if photos is not None:
+        array, _ = photos.take(np.array(new, np.int64)).decode(PICTURE, 3)
+        fresh = dict(zip(new, torch.from_numpy(array), strict=True))
     found = [fresh[id_ - first] if id_ >= first else known[id_] for id_ in wanted]
     return torch.stack(found) if found else torch.zeros(0, 3, PICTURE, PICTURE, dtype=torch.uint8)

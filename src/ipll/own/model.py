@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +13,25 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import ipll
 from ipll.benchmark.run import enough_memory
-from ipll.config import Config, check_plugins
+from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
-from ipll.engine.state import MEMORY, LearnerState
+from ipll.engine.state import MEMORY
 from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
+from ipll.own.deciding import all_again, impose, keeps_all, no_samples, settle
+from ipll.own.decisions import Decision, Decisions, decided_sets
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.embedding import embedded, small_pictures
-from ipll.own.facts import check_folder
 from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
+from ipll.own.reading.images import Images
 from ipll.own.reading.samples import Samples
 from ipll.own.records import Records
+from ipll.own.saved import read_model, write_model
 from ipll.own.stages import Stages, stages
 from ipll.own.through import Through, network_for
 from ipll.own.training import Learnt, predict_block, train
@@ -39,8 +40,6 @@ from ipll.plugins import load_plugins
 from ipll.progress import Listener, Silent
 from ipll.settings import check
 
-SEQUENCES = ("names", "shape", "feature_names", "mean", "std")  # fields that stand in model.json as they are
-PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far")
 SMALLEST = 8  # columns of a new model's head; they double when classes outgrow them
 
 
@@ -78,6 +77,8 @@ class Model:
     updates: int  # learnt so far; 1 after `fit`
     temperature: float
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
+    decisions: tuple[Decision, ...] = ()  # of people, the last of each on a sample
+    voted: bool = False  # did samples come with votes?
     skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
     through: Through | None = None  # the network whose features of photos are learnt from; None: samples as they come
     pictures: Tensor | None = None  # uint8 [memory, 3, size, size], then, small: in the order of the memory
@@ -86,9 +87,9 @@ class Model:
     def fit(
         cls, samples: Samples, *, method: str = AUTO, network: str = AUTO, seed: int = 0, device: str = "auto",
         settings: Mapping[str, Any] | None = None, min_class_samples: int = 5, skip_bad: bool = False,
-        reporter: Listener | None = None, pending: str | Path | None = None,
+        reporter: Listener | None = None, pending: str | Path | None = None, decisions: Decisions | None = None,
     ) -> Model:  # fmt: skip
-        """-> a new model of these samples.
+        """-> a new model of these samples, and of what people decided on some of them.
 
         `method` 'auto' is PGDR, for features with what tables need ('pgdr/tables').
         `network` is what photos are seen through: 'efficientnet-lite0', 'torchvision:NAME', 'timm:NAME', or 'scratch'
@@ -111,6 +112,7 @@ class Model:
         if seen is not None:
             samples = embedded(samples, seen, where, skip_bad=skip_bad, listener=reporter)
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
+        said, samples = settle(Records.empty(), (), samples, samples.names, 1, decisions)
         array = array_of(samples)
         mean, std = statistics(array)
         with stages(reporter) as under_way:
@@ -122,32 +124,45 @@ class Model:
                 feature_names=samples.feature_names, mean=mean, std=std, given=given, chosen=in_force(chosen, config),
                 min_class_samples=min_class_samples, tensors={}, centres=torch.zeros(0, 0), capacity=0,
                 known=np.zeros(0, np.bool_), records=Records.empty(), updates=0, temperature=1.0, far=0.0,
-                through=Through(seen.name, seen.digest) if seen else None,
+                decisions=said, through=Through(seen.name, seen.digest) if seen else None,
             )  # fmt: skip
             return new._learn(samples, where, under_way, pending)
 
     def update(
-        self, samples: Samples, *, device: str = "auto", skip_bad: bool = False, reporter: Listener | None = None,
-        pending: str | Path | None = None,
+        self, samples: Samples | None, *, device: str = "auto", skip_bad: bool = False,
+        reporter: Listener | None = None, pending: str | Path | None = None, decisions: Decisions | None = None,
     ) -> Model:  # fmt: skip
-        """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`."""
+        """-> the model after one more batch of samples, which may bring new classes. `pending` is as in `fit`.
+
+        `decisions` are on samples learnt before, or on these. Without samples, what is learnt from is the memory: anew
+        where it keeps every sample of a table, else it goes on; where it holds none of the decided ones, records
+        change and nothing is learnt.
+        """
         where = find_device(device)
-        samples = self.seen(samples, device=device, skip_bad=skip_bad, reporter=reporter)
+        if samples is None:
+            given = no_samples(self.kind, self.shape, self.feature_names)
+        else:
+            given = self.seen(samples, device=device, skip_bad=skip_bad, reporter=reporter)
         if self.kind == "images":
-            samples = samples.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
-        classes, dim = len(self._names_with(samples)), self.shape[0] if self.through else 0
-        facts = Facts.of(samples, classes, where, kept=int(self.records.in_memory.sum()), dim=dim)
+            given = given.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
+        names = self._names_with(given)
+        said, given = settle(self.records, self.decisions, given, names, self.updates + 1, decisions)
+        model = self._imposed(said, names)
+        if samples is None and not model._may_learn(self, said):
+            return model
+        classes, dim = len(self._names_with(given)), self.shape[0] if self.through else 0
+        facts = Facts.of(given, classes, where, kept=int(model.records.in_memory.sum()), dim=dim)
         chosen = choose_again(self.config, facts, self.given)
         config = reconfigure(self.config, chosen)
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         with stages(reporter) as under_way:
             if config.model.folds:
-                rows = self._with_memory(samples)
+                rows = model._with_memory(given)
                 tried = try_settings(config, *rows, self.mean, self.std, where, self.given, under_way, first=False)
                 chosen, config = (*chosen, *tried), reconfigure(config, tried)
-            known = replace(self, config=config, chosen=_latest(self.chosen, chosen))
-            return known._learn(samples, where, under_way, pending)
+            model = replace(model, config=config, chosen=_latest(self.chosen, chosen))
+            return model._learn(given, where, under_way, pending, anew=samples is None and model._keeps_all)
 
     @property
     def takes(self) -> str:
@@ -167,6 +182,37 @@ class Model:
             return samples
         return embedded(samples, self.through.find(), find_device(device), skip_bad=skip_bad, listener=reporter)
 
+    def decide(self, decisions: Decisions, **options: Any) -> Model:
+        """-> the model after people said what some of its samples are: `update` with decisions and no new samples."""
+        return self.update(None, decisions=decisions, **options)
+
+    def _imposed(self, decisions: tuple[Decision, ...], names: tuple[str, ...]) -> Model:
+        """-> the model with these decisions, in its records and its memory. They may say that a sample is of a class
+        which comes only now: then there is room for all `names`."""
+        past = [one for one in decisions if one.row < len(self.records)]
+        model = self if {one.name for one in past} <= {None, *self.names} else self._wider(names)
+        records, tensors = impose(self.records, model.tensors, decided_sets(past, model.names))
+        pictures = _pictured(None, len(self.records), tensors, self)
+        return replace(model, decisions=decisions, records=records, tensors=tensors, pictures=pictures)
+
+    def _wider(self, names: tuple[str, ...]) -> Model:
+        """-> the model with room for these classes, of which its own are the first."""
+        capacity, tensors = _room(self.capacity, len(names)), self.tensors
+        if capacity > self.capacity:
+            tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
+        known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
+        return replace(self, names=names, capacity=capacity, tensors=tensors, known=known)
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Can all that was learnt be learnt again? Of votes, the memory does not keep how many there were."""
+        return self.kind == "features" and not self.voted and keeps_all(self.records, self.decisions)
+
+    def _may_learn(self, before: Model, decisions: tuple[Decision, ...]) -> bool:
+        """Is there something in the memory that was decided since `before`, in it or by leaving it?"""
+        rows = sorted({one.row for one in set(decisions) - set(before.decisions)})
+        return bool(before.records.in_memory[rows].any() and self.records.in_memory.any())
+
     def _with_memory(self, samples: Samples) -> tuple[Array, npt.NDArray[np.bool_]]:
         """-> these samples and those of the memory, and their candidates in the columns of all classes."""
         names, kept = self._names_with(samples), self.tensors[f"{MEMORY}candidates"].numpy()
@@ -182,7 +228,10 @@ class Model:
         arriving = (samples.names[k] for k in np.flatnonzero(samples.candidates.any(0)).tolist())
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
-    def _learn(self, samples: Samples, device: torch.device, under_way: Stages, folder: str | Path | None) -> Model:
+    def _learn(
+        self, samples: Samples, device: torch.device, under_way: Stages, folder: str | Path | None,
+        *, anew: bool = False,
+    ) -> Model:  # fmt: skip
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
@@ -190,25 +239,29 @@ class Model:
         names = self._names_with(samples)
         records = self.records.with_samples(samples, _columns(samples.names, names), self.updates + 1)
         under_way.check()
-        capacity = self.capacity or SMALLEST
-        while capacity < len(names):
-            capacity *= 2
+        capacity = _room(self.capacity, len(names))
         known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
         old = known & ~records.surging(len(names), self.updates + 1)
+        sets = decided_sets(self.decisions, names)
+        out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
+        learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
+        shares = None if samples.shares is None else samples.shares[learnt]
         task = Task(
             index=self.updates,
-            ids=np.arange(len(self.records), len(records)),
-            samples=array_of(samples),
-            candidates=_spread(samples.candidates, samples.names, names),
+            ids=len(self.records) + learnt,
+            samples=array_of(samples) if not out else array_of(samples)[learnt],
+            candidates=_spread(samples.candidates[learnt], samples.names, names),
             old=int(old.sum()),
             seen=len(names),
             known=old,
-            shares=None if samples.shares is None else _spread(samples.shares, samples.names, names),
+            shares=None if shares is None else _spread(shares, samples.names, names),
         )
+        if anew:
+            task = all_again(self.tensors, len(names))
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
         with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
             learner = self._learner(self.config, capacity, device, pretrained=not self.updates)
-            if self.updates:
+            if self.updates and not anew:
                 tensors = self.tensors
                 if capacity > self.capacity:
                     tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
@@ -218,25 +271,24 @@ class Model:
             if folder is not None:
                 key = key_of(self.config, self.tensors, task, records)
                 pending = Pending(Path(folder), key)
-            outcome: Learnt = train(learner, task, records, self.centres, under_way, pending)
-        arrived = outcome.records.arrived(len(names), self.min_class_samples)
+            outcome: Learnt = train(learner, task, records, self.centres, under_way, pending, self.updates + 1)
+        records, tensors = impose(outcome.records, outcome.tensors, sets)  # whatever a method did to them
+        arrived = records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
-        pictures = None
-        if self.through is not None and samples.images is not None:
-            ids, before = (tensors.get(f"{MEMORY}ids") for tensors in (outcome.tensors, self.tensors))
-            pictures = small_pictures(samples.images, len(self.records), ids, before, self.pictures)
+        pictures = _pictured(samples.images, len(self.records), tensors, self)
         return replace(
             self,
             pictures=pictures,
             names=names,
-            tensors=outcome.tensors,
+            tensors=tensors,
             centres=outcome.centres,
             capacity=capacity,
             known=known | (placed & arrived),
-            records=outcome.records,
+            records=records,
             updates=self.updates + 1,
             temperature=outcome.temperature,
             far=outcome.far,
+            voted=self.voted or samples.shares is not None,
             skipped=tuple(samples.skipped),
         )
 
@@ -290,22 +342,7 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Writes the model folder. A model that is there is replaced, and stays as it is where this fails."""
-        from ipll.own.folder import write_folder
-
-        versions = {"ipll": ipll.__version__, "python": platform.python_version(), "torch": torch.__version__}
-        facts = {
-            "versions": versions,
-            **{key: getattr(self, key) for key in (*SEQUENCES, *PLAIN)},
-            "known": [name for name, known in zip(self.names, self.known, strict=True) if known],
-            "given": dict(self.given),
-            "chosen": [choice._asdict() for choice in self.chosen],
-            "config": self.config.to_table(),
-        }
-        tensors = self.tensors | {"centres": self.centres}
-        if self.through is not None and self.pictures is not None:
-            facts["through"] = self.through._asdict()
-            tensors |= {"pictures": self.pictures}
-        write_folder(Path(path), facts, tensors, self.records)
+        write_model(Path(path), vars(self))
 
     @classmethod
     def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Model:
@@ -313,34 +350,16 @@ class Model:
 
         `plugins` are the files that it was made with: the folder itself never brings code.
         """
-        from ipll.own.folder import read_folder
-
         load_plugins(plugins)
-        check_folder(Path(path))
-        try:
-            facts, tensors, records = read_folder(Path(path))
-            check_plugins(facts["config"])
-            known = set(facts["known"])
-            values: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}
-            values |= {key: facts[key] for key in PLAIN}
-            return cls(
-                **values,
-                known=np.array([name in known for name in values["names"]], np.bool_),
-                given=facts["given"],
-                chosen=tuple(Choice(**choice) for choice in facts["chosen"]),
-                config=Config.from_table(facts["config"]),
-                through=Through(**facts["through"]) if "through" in facts else None,
-                pictures=tensors.pop("pictures", None),
-                centres=tensors.pop("centres"),
-                tensors=LearnerState.of(tensors).named(),
-                records=records,
-            )
-        except ConfigError as error:
-            raise ConfigError(f"{path}/model.json: {error}") from None
-        except DataError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise DataError(f"{path}/model.json is damaged: {error}. Take the model from a copy.") from error
+        return cls(**read_model(Path(path)))
+
+
+def _room(capacity: int, classes: int) -> int:
+    """-> the columns of a head for so many classes: those that it has, doubled until they suffice."""
+    capacity = capacity or SMALLEST
+    while capacity < classes:
+        capacity *= 2
+    return capacity
 
 
 def _columns(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:
@@ -355,6 +374,14 @@ def _spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, 
     wide = np.zeros((len(values), len(names)), values.dtype)
     wide[:, columns[columns >= 0]] = values[:, columns >= 0]
     return wide
+
+
+def _pictured(photos: Images | None, first: int, tensors: Mapping[str, Tensor], before: Model) -> Tensor | None:
+    """-> the small pictures of what the memory keeps now, of photos that are seen through a network."""
+    if before.through is None:
+        return None
+    ids, earlier = (memory.get(f"{MEMORY}ids") for memory in (tensors, before.tensors))
+    return small_pictures(photos, first, ids, earlier, before.pictures)
 
 
 def _latest(before: tuple[Choice, ...], now: tuple[Choice, ...]) -> tuple[Choice, ...]:

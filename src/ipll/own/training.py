@@ -37,9 +37,11 @@ class Learnt(NamedTuple):
 
 
 def train(
-    learner: Learner, task: Task, records: Records, centres: Tensor, stages: Stages, pending: Pending | None
-) -> Learnt:
-    """Learns a task. `records` hold its samples already; `centres` [before, dim] are those of the model before it.
+    learner: Learner, task: Task, records: Records, centres: Tensor, stages: Stages, pending: Pending | None,
+    number: int,
+) -> Learnt:  # fmt: skip
+    """Learns a task, which is this `number` of the model's fit and updates, from 1. `records` hold its samples already;
+    `centres` [before, dim] are those of the model before it.
 
     What is `pending` is gone on with.
     """
@@ -49,7 +51,8 @@ def train(
     records, start = pending.restore(learner, task, records) if pending else (records, None)
     if start:
         stop.parting = STOPPED + AGAIN
-    update, clock = Update(learner, task, records, centres, pending, stages), Clock(train.checkpoint_seconds)
+    update = Update(learner, task, records, centres, pending, stages, number)
+    clock = Clock(train.checkpoint_seconds)
     stages.check()
     listener.begin(plan, start or Position(task.index))
     drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
@@ -62,9 +65,10 @@ class Update:
     outcome: Learnt  # once the task is learnt
 
     def __init__(
-        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None, stages: Stages
-    ) -> None:
-        self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, task.index + 1
+        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None,
+        stages: Stages, number: int,
+    ) -> None:  # fmt: skip
+        self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, number
         self.records, self.centres, self.pending, self.stages = records, centres, pending, stages
 
     def epoch(self, position: Position) -> dict[str, Any] | None:
@@ -73,7 +77,8 @@ class Update:
             return None
         before, self.records = self.records, settled_records(self.learner, self.records, self.number, position.epoch)
         changed = int((before.label != self.records.label).sum())
-        return {"changed": changed, "confidence": float(self.records.confidence[self.ids].mean())}
+        rows = self.ids if len(self.ids) else _array(self.learner.ctx.pool.ids)  # decisions alone: those of the memory
+        return {"changed": changed, "confidence": float(self.records.confidence[rows].mean())}
 
     def task(self) -> dict[str, Any]:
         learner, pool = self.learner, self.learner.ctx.pool

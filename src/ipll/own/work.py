@@ -36,8 +36,9 @@ class Opened(NamedTuple):
     folder: Path
     model: Model
 
-    def update(self, samples: Samples, **options: Any) -> Model:
-        """`Model.update`, which goes on where the same one was stopped, and saves; a failure leaves what was there."""
+    def update(self, samples: Samples | None, **options: Any) -> Model:
+        """`Model.update`, which goes on where the same one was stopped, and saves; a failure leaves what was there.
+        Without samples, `decisions` are among the options."""
         model = self.model.update(samples, pending=self.folder / PENDING, **options)
         save(model, self.folder, options.get("reporter"))
         return model
@@ -50,8 +51,10 @@ def opened(folder: Path, *, plugins: Sequence[str | Path] = ()) -> Iterator[Open
         yield Opened(folder, Model.load(folder, plugins=plugins))
 
 
-def update_folder(folder: Path, samples: Samples, *, plugins: Sequence[str | Path] = (), **options: Any) -> Model:
-    """The model in a folder learns from more samples, and takes its own place."""
+def update_folder(
+    folder: Path, samples: Samples | None, *, plugins: Sequence[str | Path] = (), **options: Any
+) -> Model:
+    """The model in a folder learns from more samples, or from `decisions`, and takes its own place."""
     with opened(folder, plugins=plugins) as place:
         return place.update(samples, **options)
 

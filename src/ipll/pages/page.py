@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -15,12 +15,17 @@ NONE = "–"  # in a cell that has nothing to say
 Row = tuple[str, list[str]]  # of a table: a label and one cell per column
 
 
-def render_page(package: str, name: str, filters: dict[str, Callable[..., Any]] | None = None, **values: Any) -> str:
+def render_page(
+    package: str, name: str, filters: dict[str, Callable[..., Any]] | None = None, scripts: Sequence[str] = (),
+    **values: Any,
+) -> str:  # fmt: skip
     """-> the page of a package's `templates/NAME.html.j2`, with the script `templates/NAME.js` and these values.
+    `scripts` are the names of further ones, which run after it.
 
     Templates may use those of this package too: macros and the style sheet that all pages share.
     """
-    script = resources.files(package).joinpath(f"templates/{name}.js").read_text(encoding="utf-8")
+    templates = resources.files(package).joinpath("templates")
+    script = "".join(templates.joinpath(f"{one}.js").read_text(encoding="utf-8") for one in (name, *scripts))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     loader = ChoiceLoader([PackageLoader(package), PackageLoader(__package__)])
     environment = Environment(

@@ -62,14 +62,15 @@ class Memory(Component):
 
         Joint: a permutation, wrapped around to fill the last batch. Paired: the same of the task's own samples, and
         beside each batch one of the same size from the memory, which is gone through again and again. Of a memory that
-        holds more than is `replayed`, a draw is all that there is for this epoch: its cost does not grow with it.
+        holds more than is `replayed`, a draw is all that there is for this epoch: its cost does not grow with it. A
+        task without samples of its own goes through the memory.
         """
         kept = rows[rows >= self.ctx.pool.incoming]
         own = rows[: len(rows) - len(kept)]
         if self.settings.replayed and len(kept) > (most := max(self.settings.replayed, len(own))):
             kept = kept[torch.randperm(len(kept), generator=generator, device=rows.device)[:most]]
             rows = torch.cat([own, kept])
-        if self.settings.batches == "joint" or not len(kept):
+        if self.settings.batches == "joint" or not len(kept) or not len(own):
             return _shuffled(rows, -(-len(rows) // batch_size), batch_size, generator)
         steps = -(-len(own) // batch_size)
         parts = [_shuffled(part, steps, min(batch_size, len(own)), generator) for part in (own, kept)]

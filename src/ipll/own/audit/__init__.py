@@ -18,7 +18,10 @@ import torch
 from ipll.engine.files import write_atomically
 from ipll.engine.state import MEMORY
 from ipll.errors import DataError
-from ipll.own.audit.page import render
+from ipll.own.audit.beside import beside
+from ipll.own.audit.order import asking_order
+from ipll.own.audit.page import Asked, render
+from ipll.own.decisions import audit_id, decided_words
 from ipll.own.folder import records_table
 from ipll.own.reading.guarded import guarded_table
 from ipll.own.records import Ints
@@ -29,16 +32,19 @@ if TYPE_CHECKING:
 
 DIGITS = 4  # of a confidence; what is equal to a hundredth of a percent is equally sure
 PICTURES = 2000  # at most, on a page
+WIDE, WIDE_SIDE = 300, 192  # so many of them, the first to be asked about, are large enough to judge, in pixels
 COLUMNS = (
     "id", "candidates", "label", "confidence", "runner_up", "judged", "changed_update", "changed_epoch", "changed_late",
     "update", "in_memory", "given_label", "source", "row",
+    "decided", "decided_by",
 )  # fmt: skip
 
 
 def audit_table(model: Model) -> pa.Table:
     """-> one row per training sample, columns COLUMNS (docs/audit.md says what they hold), most doubtful first.
 
-    The least sure come first; of equally sure ones, those whose label changed last; then the order of arrival.
+    The least sure come first; of equally sure ones, those whose label changed last; then the order of arrival. What
+    people decided comes after all others.
     """
     return _rows(model)[0]
 
@@ -62,7 +68,12 @@ def _rows(model: Model) -> tuple[pa.Table, Ints]:
     table = table.append_column("changed_late", pa.array(_late(update, changed, epoch)))
     table = table.append_column("judged", pc.if_else(table["judged_old"], "old", "new"))
     table = table.append_column("runner_up", _runners_up(model))
-    order = np.lexsort((-epoch, -changed, table["confidence"].to_numpy()))
+    words = decided_words(model.decisions)
+    for k, name in enumerate(("decided", "decided_by")):
+        said = [words[i][k] if i in words else "" for i in range(len(table))]
+        table = table.append_column(name, pa.array(said, pa.string()))
+    settled = np.isin(np.arange(len(table)), list(words))
+    order = np.lexsort((-epoch, -changed, table["confidence"].to_numpy(), settled))
     return table.take(pa.array(order)).select(COLUMNS).combine_chunks(), order
 
 
@@ -116,22 +127,34 @@ def _write_lines(model: Model, path: Path) -> None:
 
 def _write_page(model: Model, path: Path) -> None:
     table, order = _rows(model)
-    pictures, capped = _pictures(model, order)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    queue = asking_order(model)
+    found = beside(model, queue)
+    names = model.feature_names if model.kind == "features" else ()
+    asked = Asked(audit_id(model.records.ids), place, queue, found, tuple(names), model.names)
+    examples = [example for one in found.values() for _, example in one.examples]
+    pictures, capped = _pictures(model, order, place, queue, examples)
     words = f"{model.config.method}, seed {model.config.seed}, {len(model.names):,} classes"
-    page = render(table, footer=words, pictures=pictures, capped=capped)
+    page = render(table, footer=words, asked=asked, pictures=pictures, capped=capped)
     path.write_text(page, encoding="utf-8")
 
 
-def _pictures(model: Model, order: Ints) -> tuple[dict[int, str], bool]:
-    """-> PNG files in base64 of the memory's images, by row of the table, and whether some had to be left out."""
+def _pictures(model: Model, order: Ints, place: Ints, queue: Ints, examples: list[int]) -> tuple[dict[int, str], bool]:
+    """-> PNG or JPEG files in base64 of the memory's images, by row of the table, and whether some were left out.
+
+    Those that are asked about first are large; the others, and the examples beside them, are thumbnails.
+    """
     ids, images = model.tensors[f"{MEMORY}ids"].numpy(), model.kept_pictures()
     if images is None:
         return {}, False
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    chosen = np.argsort(place[ids])[:PICTURES]
+    at = {row: k for k, row in enumerate(ids.tolist())}
+    doubtful = [row for row in order.tolist() if row in at][:PICTURES]
+    wide = set(queue[:WIDE].tolist()) & set(doubtful)
+    chosen = list(dict.fromkeys([*doubtful, *examples]))
     size = LARGE if len(chosen) <= MANY else SMALL
-    return {int(place[ids[i]]): data_uri(images[i], size).partition(",")[2] for i in chosen}, len(chosen) < len(ids)
+    uris = {row: data_uri(images[at[row]], WIDE_SIDE if row in wide else size) for row in chosen}
+    return {int(place[row]): uri.partition(":")[2] for row, uri in uris.items()}, len(chosen) < len(ids)
 
 
 WRITERS: dict[str, Callable[[Model, Path], None]] = {

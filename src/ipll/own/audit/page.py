@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ipll.messages import batches, counted
+from ipll.own.audit.beside import Beside
+from ipll.own.decisions import NONE as OF_NONE
 from ipll.pages.charts import shorten
 from ipll.pages.drawings import share_bars
 from ipll.pages.page import NONE, Row, render_page
@@ -20,6 +22,7 @@ DOUBTFUL = 0.8  # a sample is settled if its label has at least this weight
 BANDS = {"sure": "95 % and more", "likely": "80 to 95 %", "doubtful": "50 to 80 %", "poor": "under 50 %"}
 EDGES = (0.95, DOUBTFUL, 0.5)
 LIMIT = f"{100 * DOUBTFUL:.0f} %"
+GOAL = 100  # samples to decide, where the model is sure of all
 BARS = 20  # at most, in a drawing; the numbers below it are complete
 HEADS = ["samples", "settled", "mean confidence", "changed late", "agree with given label"]
 COLUMNS = {
@@ -33,21 +36,57 @@ COLUMNS = {
     "changed": "last changed",
     "memory": "in the memory",
     "given": "given label",
+    "decided": "decided",
 }
 PRIVACY = (
     "This file holds the ids, class names and file names that the table shows. {pictures} Nothing is read from your "
     "disk when the page is made or opened, even where a sample’s file still is where it was, and nothing is sent."
 )
 SOME = "Pictures are shown of those samples alone whose pixels the model itself keeps, in its memory{capped}."
-NO_PICTURES = "It holds no pictures and no features."
+NO_PICTURES = "It holds no pictures."
+FEATURES = " Of features it holds the few that stand beside a sample to decide on."
+KEPT = " What you decide stays in this browser, until you save it."
 
 Flags = npt.NDArray[np.bool_]
 
 
-def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None = None, capped: bool = False) -> str:
+class Asked(NamedTuple):
+    """What people are asked about. Records are numbered as the model does, rows as the table does."""
+
+    audit: str  # which audit it is
+    place: npt.NDArray[np.int64]  # [records], the row of each
+    queue: npt.NDArray[np.int64]  # records, what would teach most first
+    beside: Mapping[int, Beside]  # by record
+    features: tuple[str, ...]
+    names: tuple[str, ...]  # all classes
+
+    def data(self, names: list[str], confidence: npt.NDArray[np.floating[Any]]) -> dict[str, Any]:
+        """-> for the script, by row; `names` are the page's classes, to which those that it lacks are added."""
+        names.extend(name for name in self.names if name not in set(names))
+        number = {name: k for k, name in enumerate(names)}
+        classes = [number[name] for name in self.names]
+        queue, row = self.place[self.queue], self.place.tolist()
+        open_ = int((confidence[queue] < EDGES[0]).sum()) if len(queue) else 0
+        found = {
+            row[record]: {
+                "examples": [[number[self.names[c]], row[example]] for c, example in one.examples],
+                "features": one.features,
+                "values": one.values,
+            }
+            for record, one in self.beside.items()
+        }
+        return {
+            "audit": self.audit, "queue": queue.tolist(), "goal": open_ or min(len(queue), GOAL), "classes": classes,
+            "beside": found, "features": self.features,
+        }  # fmt: skip
+
+
+def render(
+    table: pa.Table, *, footer: str, asked: Asked, pictures: Mapping[int, str] | None = None, capped: bool = False
+) -> str:
     """-> the page of an audit table (see `audit_table`).
 
-    `pictures`: PNG files in base64, by row of the table; None where samples are features. `capped`: not all fitted in.
+    `pictures`: 'image/png;base64,...', by row of the table; None where samples are features. `capped`: not all fitted.
     """
     confidence = table["confidence"].to_numpy()
     label, given = table["label"].combine_chunks(), table["given_label"].combine_chunks()
@@ -72,9 +111,12 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
     columns = _shown(table)
     one = pc.sum(pc.equal(pc.list_value_length(table["candidates"]), 1)).as_py() or 0
     shown = SOME.format(capped=", the most doubtful of them" if capped else "") if pictures else NO_PICTURES
+    decided = int(pc.sum(pc.not_equal(table["decided"], "")).as_py() or 0)
     return render_page(
         __package__,
         "audit",
+        scripts=("decide",),
+        decided=f"{counted(decided, 'sample')} decided before this audit." if decided else "",
         heading=f"{counted(len(table), 'sample')} in {batches(len(by_update.names))}",
         headline=_headline(settled, late, known, agrees, one),
         bands=BANDS,
@@ -87,9 +129,14 @@ def render(table: pa.Table, *, footer: str, pictures: Mapping[int, str] | None =
         given=bool(known.any()),
         pictures=bool(pictures),
         columns=columns,
-        notes=_notes(columns) | {"Privacy": PRIVACY.format(pictures=shown)},
+        notes=_notes(columns)
+        | {"Privacy": PRIVACY.format(pictures=shown + (FEATURES if asked.features else "") + KEPT)},
         footer=footer,
-        data=_json(data | {"pictures": pictures or None, "doubtful": round(DOUBTFUL * 10_000)}),
+        data=_json(
+            data
+            | asked.data(data["names"], confidence)
+            | {"pictures": pictures or None, "doubtful": round(DOUBTFUL * 10_000), "none": OF_NONE}
+        ),
     )
 
 
@@ -189,6 +236,8 @@ def _notes(columns: Mapping[str, str]) -> dict[str, str]:
         notes["Runner-up"] = "The label with the second most weight, where the model still knows it."
     if "judged" in columns:
         notes["Judged"] = "Before it learnt a batch, the model judged whether a sample is of a class it knew (old)."
+    if "decided" in columns:
+        notes["Decided"] = "What people said of the sample, and who; the model takes it as given."
     if "given" in columns:
         notes["Given label"] = "The label column of your table. It was never learnt from."
     return notes
@@ -200,6 +249,7 @@ def _shown(table: pa.Table) -> dict[str, str]:
         "runner": pc.not_equal(table["runner_up"], ""),
         "judged": pc.equal(table["judged"], "old"),
         "given": pc.not_equal(table["given_label"], ""),
+        "decided": pc.not_equal(table["decided"], ""),
     }
     return {key: name for key, name in COLUMNS.items() if key not in telling or pc.any(telling[key]).as_py()}
 
@@ -228,8 +278,16 @@ def _columns(table: pa.Table) -> dict[str, Any]:
         "old": _letters(pc.equal(table["judged"], "old")),
         "late": _letters(table["changed_late"]),
         "memory": _letters(table["in_memory"]),
+        "decided": _decided(table),
         **{name: table[name].to_pylist() for name in ("update", "changed_update", "changed_epoch", "row")},
     }
+
+
+def _decided(table: pa.Table) -> dict[int, list[str]]:
+    """-> row -> what was decided, and by whom and when; of decided rows alone."""
+    said = table.select(["decided", "decided_by"]).to_pydict()
+    pairs = zip(said["decided"], said["decided_by"], strict=True)
+    return {row: list(pair) for row, pair in enumerate(pairs) if pair[0]}
 
 
 def _letters(flags: Any) -> str:

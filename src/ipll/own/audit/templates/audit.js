@@ -3,6 +3,7 @@
   const PAGE = 50;
   const CHIPS = 14; // candidates shown of a sample; the rest is counted
   const data = JSON.parse(document.getElementById("data").textContent);
+  globalThis.audit = data; // the next script reads it too
   const total = data.id.length;
   const form = document.getElementById("filters");
   const table = document.querySelector("#samples table");
@@ -41,6 +42,7 @@
     changed: once(() => data.changed_update.map((update, i) => update * 1e6 + data.changed_epoch[i])),
     memory: once(() => [...data.memory].map((letter) => -Number(letter))),
     given: once(named("given")),
+    decided: once(() => data.id.map((_, i) => (data.decided[i] ? 0 : 1))),
   };
 
   const lowerIds = once(() => data.id.map(plain));
@@ -130,7 +132,7 @@
       frame.setAttribute("role", "cell");
       if (data.pictures[i]) {
         const image = element("img");
-        image.src = `data:image/png;base64,${data.pictures[i]}`;
+        image.src = `data:${data.pictures[i]}`;
         image.alt = `Training sample ${data.id[i]}`;
         frame.append(image);
       }
@@ -157,7 +159,9 @@
       changed: last,
       memory: cell("in the memory", data.memory[i] === "1" ? "kept" : ""),
       given,
+      decided: cell("decided", data.decided[i]?.[0] ?? ""),
     };
+    if (data.decided[i]) cells.decided.append(element("small", data.decided[i][1]));
     made.append(head, ...heads.slice(1).map((one) => cells[one.dataset.key]));
     return made;
   };
