@@ -62,9 +62,11 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
             return []
     confidence = records.confidence[rows]
     above = [int((confidence >= low).sum()) for _, low in BANDS]
-    parts = [f"{n:,} {name}" for n, (name, _) in zip(np.diff(above, prepend=0).tolist(), BANDS, strict=True)]
+    judged = bool(model.config.model.folds)
+    words = [name if judged else name.partition(" (")[0] for name, _ in BANDS]  # no share is promised that was not seen
+    parts = [f"{n:,} {name}" for n, name in zip(np.diff(above, prepend=0).tolist(), words, strict=True)]
     lines = [f"Settled on a label for {len(confidence):,} samples: {', '.join(parts)}."]
-    if model.config.model.folds:
+    if judged:
         wrong = float((1 - confidence).sum())
         lines.append(
             f"Expected to be wrong: {wrong:,.0f} of them ({100 * wrong / max(len(confidence), 1):.1f} %), judged by "
