@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -145,8 +146,8 @@ class Pgdr(MomentumLabels):
 
     def _watching(self) -> Misses | None:
         """Sets grow by the network that is being learnt, not by one that a part trains beside it."""
-        main = self.ctx.phase.network is self.ctx.network
-        return self.misses if main and isinstance(self.misses, Misses) else None
+        growing = isinstance(self.misses, Misses) and self.ctx.phase.network is self.ctx.network
+        return cast(Misses, self.misses) if growing else None
 
     def _take_prior(self) -> None:
         """For the coming epoch. Not in `begin_epoch`, which is called again where a run is resumed within it."""
