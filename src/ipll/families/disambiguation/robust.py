@@ -159,7 +159,11 @@ def miss_shares(candidates: Tensor, rate: float) -> Tensor:
 def set_prior(candidates: Tensor, shares: Tensor, seen: int) -> Tensor:
     """-> pi [n, capacity]: how probable each seen class is by the set alone, of whose size a share has missed."""
     size = candidates.sum(dim=1, keepdim=True)
-    miss = shares[size] * (size < seen)
+    return _prior(candidates, shares[size] * (size < seen), seen)
+
+
+def _prior(candidates: Tensor, miss: Tensor | float, seen: int) -> Tensor:
+    size = candidates.sum(dim=1, keepdim=True)
     prior = torch.where(candidates, (1 - miss) / size, miss / (seen - size).clamp_min(1))
     prior[:, seen:] = 0
     return prior
@@ -172,8 +176,5 @@ def posterior(evidence: Tensor, candidates: Tensor, seen: int, rate: float) -> T
     class. A network that learnt from targets of which a share m is wrong says each wrong class with about m / seen; so
     what it says of the true one is g_ij = max(e_ij - m / seen, 0).
     """
-    size = candidates.sum(dim=1, keepdim=True)
-    prior = torch.where(candidates, (1 - rate) / size, rate / (seen - size).clamp_min(1))
-    prior[:, seen:] = 0
-    weight = prior * (evidence - rate / seen).clamp_min(0)
+    weight = _prior(candidates, rate, seen) * (evidence - rate / seen).clamp_min(0)
     return weight / weight.sum(dim=1, keepdim=True)
