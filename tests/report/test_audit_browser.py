@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from audits import make_model
-from browser import Browser, chromium
+from browser import Browser
 from page_checks import CONTRAST, check_structure, focus
 from pages import ATTACKS
 from sklearn.datasets import load_digits
@@ -24,12 +23,6 @@ SAMPLES, PAGE = 100_000, 50
 STATUS = "document.getElementById('shown').textContent"
 IDS = "[...document.querySelectorAll('#samples tbody th')].map((head) => head.firstChild.data)"
 CLICK = "document.querySelector({}).click(); document.body.offsetHeight"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

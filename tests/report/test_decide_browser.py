@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from audits import make_model
-from browser import Browser, chromium
+from browser import Browser
 from page_checks import focus
 from sklearn.datasets import load_iris
 
@@ -29,12 +28,6 @@ CATCH = (  # what a click on 'Save decisions' would download
     "URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.savedText = text; }); return '#'; };"
     "HTMLAnchorElement.prototype.click = function () { globalThis.savedName = this.download; }"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
