@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def main() -> None:
     parser.add_argument("--learn", type=float, nargs="*", default=list(SHARES), help="shares that are learnt from too")
     parser.add_argument("--learn-seeds", type=int, default=5, help="seeds of which they are")
     parser.add_argument("--learn-errs", type=float, nargs="*", default=list(ERRS))
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--jobs", type=int, default=1, help="processes: one learns a data set, seed and kind of person")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--curve", type=Path, help="draws what a file of results holds, given as data, as an SVG")
     options = parser.parse_args()
@@ -51,16 +53,15 @@ def main() -> None:
         options.curve.write_text(curve(json.loads(Path(options.data[0]).read_text())["runs"]))
         return
     report: dict[str, Any] = {"command": " ".join(["python benchmarks/decisions.py", *sys.argv[1:]]), "runs": []}
-    with cpu_threads(options.threads):
-        report["environment"] = describe(torch.device("cpu"))
-        for seed in range(options.seeds):
-            for data in options.data:
-                for run in measured(data, seed, options):
-                    report["runs"].append(run)
-                    print(json.dumps(run), flush=True)
-                    if options.out:
-                        options.out.parent.mkdir(parents=True, exist_ok=True)
-                        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    report["environment"] = describe(torch.device("cpu"))
+    parts = [(data, seed, errs, options) for seed in range(options.seeds) for errs in ERRS for data in options.data]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        for runs in as_completed([pool.submit(measured, *part) for part in parts]):
+            report["runs"] += runs.result()
+            print(json.dumps(runs.result()), flush=True)
+            if options.out:
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(report, indent=1) + "\n")
     print(summary(report["runs"]))
 
 
@@ -75,28 +76,30 @@ def read(data: str, seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.
         return file["features"].astype(np.float32), file["candidates"].astype(bool), file["truth"].astype(np.int64)
 
 
-def measured(data: str, seed: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    features, sets, truth = read(data, seed)
-    order = np.random.default_rng(seed).permutation(len(truth))
-    test, train = np.split(order, [len(order) // 5])
-    names = [str(c) for c in range(sets.shape[1])]
-    samples = from_arrays(features[train], sets[train], names, [str(row) for row in train])
-    model, right = Model.fit(samples, seed=seed, device="cpu"), truth[train]
+def measured(data: str, seed: int, errs: float, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """-> a row for each order and share, by a person who errs so often; and, once a seed, one for nothing decided."""
+    with cpu_threads(options.threads):
+        features, sets, truth = read(data, seed)
+        order = np.random.default_rng(seed).permutation(len(truth))
+        test, train = np.split(order, [len(order) // 5])
+        names = [str(c) for c in range(sets.shape[1])]
+        samples = from_arrays(features[train], sets[train], names, [str(row) for row in train])
+        model, right = Model.fit(samples, seed=seed, device="cpu"), truth[train]
 
-    def labels(of: Model) -> Ints:
-        return np.array(of.records.labels(of.names)).astype(np.int64)
+        def labels(of: Model) -> Ints:
+            return np.array(of.records.labels(of.names)).astype(np.int64)
 
-    def accuracy(of: Model) -> float:
-        said = of.predict(from_arrays(features[test]), device="cpu").labels
-        return 100 * float((np.array(said).astype(np.int64) == truth[test]).mean())
+        def accuracy(of: Model) -> float:
+            said = of.predict(from_arrays(features[test]), device="cpu").labels
+            return 100 * float((np.array(said).astype(np.int64) == truth[test]).mean())
 
-    settled, row = labels(model), {"data": Path(data).stem, "seed": seed, "samples": len(train)}
-    errors = int((settled != right).sum())
-    yield row | {"order": "", "share": 0.0, "errors": errors, "accuracy": accuracy(model)}
-    doubt = np.argsort(model.records.confidence, kind="stable")
-    for share in SHARES:
-        k = round(share * len(train))
-        for errs in ERRS:
+        settled, row = labels(model), {"data": Path(data).stem, "seed": seed, "samples": len(train)}
+        errors, runs = int((settled != right).sum()), []
+        if errs == ERRS[0]:
+            runs.append(row | {"order": "", "share": 0.0, "errors": errors, "accuracy": accuracy(model)})
+        doubt = np.argsort(model.records.confidence, kind="stable")
+        for share in SHARES:
+            k = round(share * len(train))
             draws = [np.random.default_rng([seed, 2, draw]).permutation(len(train))[:k] for draw in range(DRAWS)]
             for name, asked in (("ours", [asking_order(model)[:k]]), ("doubt", [doubt[:k]]), ("random", draws)):
                 left = []
@@ -110,7 +113,8 @@ def measured(data: str, seed: int, options: argparse.Namespace) -> Iterator[dict
                     said = [names[c] for c in said_by_person(right[rows], len(names), errs, seed)]
                     learnt = model.decide(Decisions.of([str(train[i]) for i in rows], said), device="cpu")
                     run |= {"errors_learnt": int((labels(learnt) != right).sum()), "accuracy": accuracy(learnt)}
-                yield run
+                runs.append(run)
+        return runs
 
 
 def said_by_person(truth: Ints, classes: int, errs: float, seed: int) -> Ints:
