@@ -18,6 +18,7 @@ from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
 from ipll.driver import Clock, Record, Stop, drive, stop_requests
+from ipll.engine import processes
 from ipll.engine.checkpoint import Checkpoint
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs
 from ipll.errors import ConfigError, DataError, Interrupted, RunError
@@ -77,9 +78,32 @@ def run_config(
     reporter: Listener | None = None,
 ) -> Result:
     """Like `run`, from a configuration. Everything is checked before anything is written."""
-    chosen = find_device(device)
-    use_bf16(config.train.precision, chosen)
-    use_graphs(config.train.graphs, chosen)
+    chosen = processes.own_device(find_device(device))
+    with processes.joined(chosen):
+        first = processes.is_first()
+        return _run(
+            config,
+            out=out if first else None,
+            device=chosen,
+            data_root=data_root,
+            overwrite=overwrite,
+            tensorboard=tensorboard and first,
+            listener=reporter if reporter and first else Silent(),
+        )
+
+
+def _run(
+    config: Config,
+    *,
+    out: str | Path | None,
+    device: torch.device,
+    data_root: str | Path | None,
+    overwrite: bool,
+    tensorboard: bool,
+    listener: Listener,
+) -> Result:
+    use_bf16(config.train.precision, device)
+    use_graphs(config.train.graphs, device)
     if tensorboard:
         check_tensorboard()
         if out is None:
@@ -94,8 +118,8 @@ def run_config(
         if folder:
             prepare(folder.path, wanted=tensorboard)
             facts = {"data_root": str(Path(data_root).absolute()) if data_root else None, "data": fingerprint(source)}
-            folder.begin(config, describe(chosen), stream, facts)
-        return execute(config, source, stream, chosen, folder, reporter or Silent())
+            folder.begin(config, describe(device), stream, facts)
+        return execute(config, source, stream, device, folder, listener)
     finally:
         if folder:
             folder.close()
@@ -115,7 +139,17 @@ def resume(
     they were, unless `data_root` names another place; other data than it was begun with are refused.
     """
     load_plugins(plugins)
-    chosen, listener = find_device(device), reporter or Silent()
+    chosen = processes.own_device(find_device(device))
+    with processes.joined(chosen):
+        if processes.is_first():
+            return _resume(Path(path), chosen, data_root, reporter or Silent())
+        begun: tuple[Config, Stream, Path | None] | None = processes.from_first(None)
+        assert begun is not None
+        config, stream, root = begun
+        return execute(config, load_data(config.data, root), stream, chosen, None, Silent())
+
+
+def _resume(path: Path, device: torch.device, data_root: str | Path | None, listener: Listener) -> Result:
     if (Path(path) / "result.json").exists():
         result = Result.load(path)
         listener.note(f"{path}: this run is finished, nothing is left to do. See its report with: ipll report {path}")
@@ -133,7 +167,8 @@ def resume(
         source = load_data(config.data, root)
         if "data" in facts:
             check_data(facts["data"], source, folder.path, root)
-        return execute(config, source, stream, chosen, folder, listener)
+        processes.from_first((config, stream, root))
+        return execute(config, source, stream, device, folder, listener)
     finally:
         folder.close()
 
@@ -211,7 +246,7 @@ class Execution:
         self.started = time.monotonic()
         self.config, self.source, self.stream, self.device = config, source, stream, device
         self.folder, self.listener = folder, listener
-        found = folder.load_checkpoint() if folder else None
+        found = processes.from_first(folder.load_checkpoint() if folder else None)
         self.learner = Learner(
             config,
             channels=source.train_samples.shape[1],
@@ -274,6 +309,7 @@ class Execution:
     def task(self) -> Record:
         took = self.clock.epochs
         self.typical.append(statistics.median(took) if took else None)
+        processes.check_alike([*self.learner.state_dict().values(), self.learner.ctx.pool.p])
         return self._recorded(self.observer.after_task(self.learner))
 
     def keep(self, position: Position | None) -> None:
@@ -320,7 +356,7 @@ class Execution:
             "epochs": self.config.train.epochs,
             "later_epochs": self.config.train.later_epochs,
             "config": self.config.to_table(),
-            "environment": describe(self.device),
+            "environment": describe(self.device) | {"processes": processes.count()},
             "residence": self.observer.state["tasks"][-1].get("residence"),
             "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
             "median_seconds_per_epoch_per_task": self.typical,

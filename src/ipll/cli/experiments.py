@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,7 @@ from ipll.cli.options import (
     Plugins,
     Precision,
     Preset,
+    Processes,
     RecordedPlugins,
     Seed,
     Set,
@@ -41,10 +44,12 @@ def run(
     precision: Precision = None,
     compile_: Compile = None,
     deterministic: Deterministic = False,
+    processes: Processes = 1,
     overwrite: Overwrite = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
+    _share(processes)
     from ipll.benchmark.run import run_config
     from ipll.config import parse_overrides, resolve
     from ipll.plugins import load_plugins
@@ -76,11 +81,13 @@ def resume(
     device: Device = "auto",
     data_root: DataRoot = None,
     plugin: RecordedPlugins = None,
+    processes: Processes = 1,
 ) -> None:
     """Go on with a run that was stopped, from its last checkpoint; of a finished one, show the result.
 
     Its data are looked for where they were. Other data than it was begun with are refused.
     """
+    _share(processes)
     import ipll
     from ipll.progress import LiveProgress
 
@@ -102,8 +109,18 @@ def demo(
     say(f"\nThe report: {out / 'report.html'}")
 
 
+def _share(processes: int) -> None:
+    """Runs this very command in so many processes instead, unless this is one of them."""
+    if processes != 1 and "RANK" not in os.environ:
+        from ipll.engine.launch import launch
+
+        raise typer.Exit(launch(sys.argv[1:], processes))
+
+
 def _show_result(result: Result) -> None:
     from ipll.paper.summary import compare
 
+    if os.environ.get("RANK", "0") != "0":
+        return
     show(compare([result]))
     say(f"\nThe run: {result.folder}")

@@ -27,6 +27,12 @@ Plugins = Annotated[
         help="A Python file with parts or methods of your own, also one that a folder was made with; repeatable.",
     ),
 ]
+Processes = Annotated[
+    int,
+    typer.Option(
+        help="Processes that share every batch, each with a GPU of its own, or on CPUs; see docs/processes.md."
+    ),
+]
 Precision = Annotated[str | None, typer.Option(help="float32, bf16, or auto: bf16 on a GPU that has it.")]
 Compile = Annotated[
     bool | None,

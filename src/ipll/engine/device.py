@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import ipll
+from ipll.engine import processes
 from ipll.errors import ConfigError
 from ipll.settings import check_choice
 
@@ -52,10 +53,10 @@ def use_compile(choice: str, device: torch.device) -> bool:
 
 
 def use_graphs(choice: str, device: torch.device) -> bool:
-    """Are steps captured as CUDA graphs? 'auto' means: on a GPU."""
+    """Are steps captured as CUDA graphs? 'auto' means: on a GPU, by a process alone."""
     if choice == "on" and device.type != "cuda":
         raise ConfigError("train.graphs=on: only a CUDA device has graphs. Use --set train.graphs=auto.")
-    return choice != "off" and device.type == "cuda"
+    return device.type == "cuda" and (choice == "on" or (choice == "auto" and processes.count() == 1))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ipll.networks.norm import ConvNorm, Norm, conv_norm
+from ipll.networks.norm import BatchNorm, ConvNorm, Norm, conv_norm
 from ipll.registry import Registry
 
 
@@ -110,9 +110,9 @@ class SmallCNN(Backbone):
         super().__init__()
         self.dim = 64
         self.layers = nn.Sequential(
-            *(conv3x3(channels, 16), nn.BatchNorm2d(16), nn.ReLU()),
-            *(conv3x3(16, 32, stride=2), nn.BatchNorm2d(32), nn.ReLU()),
-            *(conv3x3(32, self.dim), nn.BatchNorm2d(self.dim), nn.ReLU()),
+            *(conv3x3(channels, 16), BatchNorm(16), nn.ReLU()),
+            *(conv3x3(16, 32, stride=2), BatchNorm(32), nn.ReLU()),
+            *(conv3x3(32, self.dim), BatchNorm(self.dim), nn.ReLU()),
         )
         initialise(self)
 

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ipll.engine import processes
 from ipll.engine.compiler import compile_module
 from ipll.errors import ConfigError
 from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
@@ -197,13 +198,27 @@ class Network(nn.Module):
         here = self.head.weight.device
         return can_fuse(here) and any(isinstance(module, Norm) for module in self.backbone.modules())
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor, *, alone: bool = False) -> Output:
+        rows = None if alone else processes.own_rows(len(x))
+        if rows is not None:
+            return self._shared(x, rows)
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             features = self._features(x)
             logits = self.head(features).float()
             projected = features[:, :0] if self.projection is None else self.projection(features)
         embedding = projected.float() if self.projection is None else F.normalize(projected.float(), dim=1)
         return Output(features.float(), logits, logits, embedding)
+
+    def _shared(self, x: Tensor, rows: slice) -> Output:
+        """The same of several processes, each of which passes its own rows."""
+        weights = dict(self.named_parameters()) if torch.is_grad_enabled() else {}
+        same = dict(zip(weights, processes.summed(list(weights.values())), strict=True)) if weights else {}
+        with processes.sharing():
+            own: Output = functional_call(self, same, (x[rows],), {"alone": True})
+        joined = torch.cat([own.features, own.logits, own.embedding], dim=1)
+        sizes = [own.features.shape[1], own.logits.shape[1], own.embedding.shape[1]]
+        features, logits, embedding = torch.split(processes.gathered(joined, len(x)), sizes, dim=1)
+        return Output(features, logits, logits, embedding)
 
     def _features(self, x: Tensor) -> Tensor:
         if not (self.bf16 and self.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
@@ -247,6 +262,8 @@ def compile_networks(module: nn.Module, *, every: bool) -> None:
 
     Classes yet to come are there and masked: new ones change nothing.
     """
+    if processes.count() > 1:  # what they say to each other is not for a compiler
+        return
     for part in module.modules():
         if isinstance(part, Network) and (every or not part.fuses()):
             compile_module(part)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from ipll.engine import processes
 
 
 @cache
@@ -17,7 +22,54 @@ def can_fuse(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class Norm(nn.BatchNorm2d):
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm by the rows of all processes that share a batch (engine/processes.py); in one it is PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and processes.shared()):
+            return super().forward(x)
+        y: Tensor = _Shared.apply(x, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
+        return y
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm) -> Tensor:
+        """Means and variances of parts give those of the whole, as Chan et al. (1979) add them up."""
+        own = torch.var_mean(x.to(weight.dtype), (0, 2, 3), correction=0)
+        rows = own[0].new_full(own[0].shape, x.numel() / x.shape[1])
+        variances, means, n = processes.of_all(torch.stack([*own, rows])).unbind(dim=1)  # [processes, channels] each
+        total = n.sum(dim=0)
+        mean = (n * means).sum(dim=0) / total
+        variance = (n * (variances + (means - mean) ** 2)).sum(dim=0) / total
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.num_batches_tracked is not None
+        assert norm.momentum is not None
+        norm.running_mean.lerp_(mean, norm.momentum)
+        norm.running_var.lerp_(variance * total / (total - 1), norm.momentum)
+        norm.num_batches_tracked.add_(1)
+        ctx.save_for_backward(x, weight, mean, (variance + norm.eps).rsqrt(), rows / total)
+        ctx.eps = norm.eps
+        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=norm.eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """PyTorch's own gradient, which has the sums of the own rows, and what those of all differ by: linear in x."""
+        x, weight, mean, rstd, share = ctx.saved_tensors
+        dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, None, None, mean, rstd, True, ctx.eps, [True, True, True]
+        )
+        own = torch.stack([dbias, dweight])
+        missing = (own - share * processes.sum_of_all(own)) / (x.numel() / x.shape[1])
+        slope = weight * rstd * rstd * missing[1]
+        offset = weight * rstd * missing[0] - slope * mean
+        dx = torch.addcmul(dx.add_(offset.to(dx.dtype)[:, None, None]), x, slope.to(dx.dtype)[:, None, None])
+        return dx, dweight, dbias, None
+
+
+class Norm(BatchNorm):
     """relu(norm(x) + residual), or without `relu`, norm(x) + residual.
 
     On a GPU it takes as few passes over memory as there can be, unless a compiler is at work, which has its own way.
@@ -48,6 +100,8 @@ class Norm(nn.BatchNorm2d):
     def fuses(self, x: Tensor) -> bool:
         """Is there a kernel for it? There is none for a gradient without training, for float64 (they compute in
         float32), and for a single value of each channel, of which PyTorch says that it has no variance."""
+        if self.training and processes.shared():  # its sums would have to be added up between two kernels
+            return False
         wanted = (self.training or not torch.is_grad_enabled()) and not torch.compiler.is_compiling()
         return wanted and can_fuse(x.device) and x.itemsize <= 4 and x.numel() > x.shape[1]
 

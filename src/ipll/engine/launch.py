@@ -1,0 +1,103 @@
+"""The processes of one run on this machine: as torchrun would start them, with one message and one exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ipll.errors import ConfigError, RunError
+from ipll.messages import visible
+
+LOOK = 0.1  # seconds between two looks at how they are
+FAREWELL = 3.0  # seconds in which the first process may tell of itself why it cannot go on
+TOLD = 2000  # characters of what a process said last
+
+
+def launch(arguments: Sequence[str], processes: int) -> int:
+    """Runs `ipll ARGUMENTS` in so many processes -> the first one's exit status.
+
+    They end when this one does, also where it is killed: their standard input ends then.
+
+    One that dies ends the others, and what it said last is raised. Ctrl-C and SIGTERM are passed on to the first, once
+    each; sessions of their own keep a terminal from sending them to all.
+    """
+    if processes < 1:
+        raise ConfigError(f"--processes must be at least 1, got {processes}.")
+    with tempfile.TemporaryDirectory(prefix="ipll-") as folder, ExitStack() as stack:
+        place, threads = Path(folder), max(1, (os.cpu_count() or 1) // processes)
+        workers: list[subprocess.Popen[bytes]] = []
+        for rank in range(processes):
+            environment = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+                "LOCAL_WORLD_SIZE": str(processes),
+                "IPLL_STORE": str(place / "store"),
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+                "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else ""),
+            }
+            said = None if rank == 0 else stack.enter_context((place / f"said{rank}").open("wb"))
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "ipll", *arguments],
+                env=os.environ | {name: value for name, value in environment.items() if value},
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            stack.callback(_end, worker)
+            workers.append(worker)
+        with _passed_on(workers[0]):
+            status = _wait(workers)
+        lost = [lost_file(place / "store", rank).exists() for rank in range(processes)]
+        culprits = [rank for rank in range(1, processes) if workers[rank].poll() and not lost[rank]]
+        if culprits and (status is None or lost[0]):  # else the first has said itself what happened
+            rank = culprits[0]
+            words = visible((place / f"said{rank}").read_text("utf-8", "replace").strip()[-TOLD:], keep="\n")
+            raise RunError(
+                f"process {rank + 1} of {processes} ended with status {workers[rank].returncode}, and the others with "
+                f"it. {'It said: ' + words if words else 'It said nothing.'}"
+            )
+        return 1 if status is None else status
+
+
+def lost_file(store: str | Path, rank: int) -> Path:
+    """-> what a process leaves that ends because another one has."""
+    return Path(f"{store}.lost{rank}")
+
+
+def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
+    """-> the first one's exit status; None where another died before it."""
+    since = 0.0
+    while (status := workers[0].poll()) is None:
+        if any(worker.poll() for worker in workers[1:]):
+            since = since or time.monotonic()
+            if time.monotonic() - since > FAREWELL:
+                return None
+        time.sleep(LOOK)
+    return status
+
+
+@contextmanager
+def _passed_on(worker: subprocess.Popen[bytes]) -> Iterator[None]:
+    def pass_on(number: int, _frame: object) -> None:
+        worker.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    worker.kill()
+    worker.wait()

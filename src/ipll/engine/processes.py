@@ -1,0 +1,234 @@
+"""Several processes, one run: each takes a part of every batch through the network, and all have the whole of it then.
+
+Every process holds the same learner and does the same. Only what costs is split: a network's pass. Each takes its own
+rows through it, batch norm counts the rows of all, and what comes out is gathered, so that targets, losses, prototypes,
+queues and memories see whole batches, as in one process; no part of a method knows of others. Backward, each process
+has the gradients of its own rows, and the weights' are summed. So the losses are those of one process but for
+rounding, whatever the method and the update rule: PyTorch's DistributedDataParallel, which averages gradients of
+losses on parts of a batch, could not give that to a queue, a mixture or a batch norm, nor sum twice in one step.
+
+The first process keeps the folder, shows progress and obeys signals; the others end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ipll.engine.launch import lost_file
+from ipll.errors import ConfigError, RunError
+
+T = TypeVar("T")
+
+STORE = "IPLL_STORE"  # a file where the processes of one machine meet; without it, they meet as torchrun says
+PEER_LOST = ("gloo", "NCCL", "Connection")  # in what a collective says whose other side has gone
+PATIENCE = timedelta(minutes=30)  # for the slowest: the first to be done with a task waits for it
+
+
+class Group(NamedTuple):
+    rank: int
+    size: int
+
+
+_group: Group | None = None
+_sharing = False  # is a network being passed by every process with its own rows?
+
+
+def count() -> int:
+    return _group.size if _group else 1
+
+
+def is_first() -> bool:
+    """Does this process keep files and show progress? One alone does."""
+    return _group is None or _group.rank == 0
+
+
+def wanted() -> int:
+    """-> how many processes the environment says there are, as torchrun and our own launcher set it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def own_device(device: torch.device) -> torch.device:
+    """-> the GPU of this process, of those that the machine has; a CPU is everybody's."""
+    if device.type != "cuda" or wanted() == 1:
+        return device
+    here, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if here >= there:
+        needed = os.environ.get("LOCAL_WORLD_SIZE", here + 1)
+        raise ConfigError(
+            f"{needed} processes need a GPU each, and there are {there} here. Use fewer, or --device cpu."
+        )
+    return torch.device("cuda", here)
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[None]:
+    """This process is one of several inside, where the environment says so."""
+    global _group
+    if wanted() == 1 or _group is not None:
+        yield
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store = os.environ.get(STORE)
+    if store:
+        threading.Thread(target=_end_with_launcher, daemon=True).start()
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=f"file://{store}" if store else "env://",
+        rank=int(os.environ["RANK"]),
+        world_size=wanted(),
+        timeout=PATIENCE,
+    )
+    _group = Group(dist.get_rank(), dist.get_world_size())
+    try:
+        with _deaf(not is_first()):
+            yield
+    except (dist.DistError, RuntimeError) as error:
+        if not isinstance(error, dist.DistError) and not any(
+            word in str(error) for word in ("gloo", "Connection", "NCCL")
+        ):
+            raise
+        if store:
+            lost_file(store, _group.rank).touch()
+        raise RunError("another process of this run has ended, and nothing can go on without it.") from error
+    finally:
+        _group = None
+        dist.destroy_process_group()
+
+
+def _end_with_launcher() -> None:
+    """The launcher holds the other end of standard input: when it is gone, the first process stops, the others end."""
+    while os.read(0, 1):
+        pass
+    if int(os.environ["RANK"]):
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _deaf(wanted: bool) -> Iterator[None]:
+    """Signals are for the first process, which needs the others until it stands still."""
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def from_first(value: T | None) -> T | None:
+    """-> what the first process has; the others' `value` does not count."""
+    if _group is None:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box)
+    return box[0]
+
+
+def check_alike(tensors: Sequence[Tensor]) -> None:
+    """Raises where the processes no longer have the same: machines of two kinds may round differently."""
+    if _group is None:
+        return
+    sums = torch.stack([tensor.detach().double().sum() for tensor in tensors])
+    most, least = sums.clone(), sums.clone()
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    if not torch.equal(most, least):
+        raise RunError("the processes of this run have drifted apart: use machines and PyTorch builds of one kind.")
+
+
+def own_rows(n: int) -> slice | None:
+    """-> those of n rows that this process passes through a network; None: all of them, as too few to share."""
+    if _group is None or n < 2 * _group.size:
+        return None
+    return slice(n * _group.rank // _group.size, n * (_group.rank + 1) // _group.size)
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Inside, a network is passed by every process with its own rows: batch norm counts those of all."""
+    global _sharing
+    _sharing = True
+    try:
+        yield
+    finally:
+        _sharing = False
+
+
+def shared() -> bool:
+    return _sharing
+
+
+def gathered(own: Tensor, n: int) -> Tensor:
+    """-> the rows [n, ...] of all processes, from the `own` of each; its gradient is that of the own ones."""
+    assert _group is not None
+    whole: Tensor = _Gathered.apply(own, n, *_group)  # type: ignore[no-untyped-call]
+    return whole
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, n: int, rank: int, count: int) -> Tensor:
+        bounds = [n * k // count for k in range(count + 1)]
+        sizes = [end - start for start, end in pairwise(bounds)]
+        ctx.rows = slice(bounds[rank], bounds[rank + 1])
+        most = max(sizes)
+        padded = own if len(own) == most else torch.cat([own, own.new_zeros(most - len(own), *own.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded.contiguous())
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return gradient[ctx.rows], None, None, None
+
+
+def summed(weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """-> the same weights, whose gradients are the sums of all processes'; those without one have none."""
+    same: tuple[Tensor, ...] = _Summed.apply(*weights)  # type: ignore[no-untyped-call]
+    return same
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(weight.view_as(weight) for weight in weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = [gradient for gradient in gradients if gradient is not None]
+        flat = torch.cat([gradient.flatten() for gradient in there])
+        dist.all_reduce(flat)
+        sums = iter(torch.split(flat, [gradient.numel() for gradient in there]))
+        return tuple(None if g is None else next(sums).view_as(g) for g in gradients)
+
+
+def of_all(own: Tensor) -> Tensor:
+    """-> what each process has [count, ...]."""
+    parts = [torch.empty_like(own) for _ in range(count())]
+    dist.all_gather(parts, own.contiguous())
+    return torch.stack(parts)
+
+
+def sum_of_all(own: Tensor) -> Tensor:
+    total = own.clone()
+    dist.all_reduce(total)
+    return total

@@ -1,0 +1,214 @@
+"""Several processes learn as one does: the same streams, targets and memories, losses but for rounding."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ipll.benchmark.run import run_config
+from ipll.config import Config, resolve
+from ipll.engine import processes
+from ipll.engine.launch import launch
+from ipll.errors import ConfigError
+from ipll.networks.network import ModelConfig, Network
+from ipll.results.folder import RunFolder
+
+METHODS = ("pgdr", "pico", "papi+pgdr", "proden+bic", "proden+ancl", "proden+c-flat")
+ROWS = 11  # not to be halved
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and gloo's files are POSIX's")
+
+
+def configured(method: str) -> Config:
+    quick = {
+        "stream.tasks": 3, "train.epochs": 2, "train.steps_per_epoch": 4, "train.lr": 0.01, "train.threads": 1,
+        "data.per_class": 40,
+    }  # fmt: skip
+    return resolve("digits", method, seed=3, overrides=quick)
+
+
+def passed() -> dict[str, Tensor]:
+    """What a pass of a batch says, and its gradients and statistics, in float64."""
+    torch.manual_seed(0)
+    network = Network(ModelConfig(backbone="resnet18-thin"), 3, 5, seed=0, project=True).double()
+    network.head.birth(0, 4, seed=0)
+    x = torch.randn(ROWS, 3, 8, 8, dtype=torch.float64)
+    out = network(x)
+    loss = out.logits[:, :4].logsumexp(dim=1).mean() + (out.features**2).mean() + (out.embedding[0] @ out.embedding[-1])
+    loss.backward()
+    again = network(x[:3])  # too few to share: everybody has them all
+    grads = {
+        f"gradient of {name}": weight.grad for name, weight in network.named_parameters() if weight.grad is not None
+    }
+    said = {"logits": out.logits.detach(), "loss": loss.detach(), "few": again.features.detach()}
+    return said | grads | dict(network.named_buffers())
+
+
+def one_of_two(folder: Path) -> None:
+    """What each of two processes does."""
+    with processes.joined(torch.device("cpu")):
+        torch.save(passed(), folder / f"passed{os.environ['RANK']}.pt")
+        for method in METHODS:
+            run_config(configured(method), out=folder / method, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two processes did their work."""
+    folder = tmp_path_factory.mktemp("pair")
+    code = f"import sys; from pathlib import Path; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    code += f"import test_processes\ntest_processes.one_of_two(Path({str(folder)!r}))"
+    store = {"WORLD_SIZE": "2", "IPLL_STORE": str(folder / "store"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=os.environ | store | {"RANK": str(rank)}, stdin=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=300) for process in both] == [0, 0]
+    return folder
+
+
+def test_a_shared_pass_is_the_whole_one(pair: Path) -> None:
+    alone = passed()
+    for rank in range(2):
+        together = torch.load(pair / f"passed{rank}.pt")
+        assert together.keys() == alone.keys()
+        for name, tensor in alone.items():
+            torch.testing.assert_close(together[name], tensor, rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_learn_as_one_does(pair: Path, tmp_path: Path, method: str) -> None:
+    run_config(configured(method), out=tmp_path / "alone", device="cpu")
+    alone, both = tmp_path / "alone", pair / method
+    assert (alone / "stream.npz").read_bytes() == (both / "stream.npz").read_bytes()
+    for one, two in zip(epochs(alone), epochs(both), strict=True):
+        assert one["loss"] == pytest.approx(two["loss"], rel=2e-3), one
+    mine, theirs = (state_of(folder) for folder in (alone, both))
+    if "memory.ids" in mine:
+        (ids, order), (others, their_order) = (state["memory.ids"].sort() for state in (mine, theirs))
+        assert torch.equal(ids, others)  # in an order that rounding may change: by distance
+        torch.testing.assert_close(mine["memory.p"][order], theirs["memory.p"][their_order], rtol=0, atol=2e-3)
+
+
+def epochs(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "epoch"]
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    run = RunFolder.reopen(folder)
+    try:
+        found = run.load_checkpoint()
+    finally:
+        run.close()
+    assert found is not None
+    return {name.removeprefix("module."): tensor for name, tensor in found.tensors.items()}
+
+
+SLOWLY = ("--set", "train.epochs=15", "--set", "train.threads=1", "--set", "stream.tasks=2")
+
+
+def begin(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "ipll", *arguments], stderr=subprocess.PIPE, **options)
+
+
+def test_stopped_it_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    command = begin("run", "digits", *SLOWLY, "--processes", "2", "--out", out)
+    wait_for(Path(out) / "metrics.jsonl", command)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(timeout=60) == 128 + signal.SIGINT
+    assert command.stderr is not None
+    assert b"Resume with: ipll resume" in command.stderr.read()
+    assert not alive("RANK=1", out), "the other process is still there"
+    command = begin("resume", out)
+    assert command.wait(timeout=120) == 0, command.communicate()
+    result = json.loads((Path(out) / "result.json").read_text())
+    assert "average_incremental_accuracy" in json.dumps(result)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_two_processes_and_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    command = begin("run", "digits", *SLOWLY, "--out", out)
+    wait_for(Path(out) / "metrics.jsonl", command)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(timeout=60) == 128 + signal.SIGINT
+    lines = len(epochs(Path(out)))
+    command = begin("resume", out, "--processes", "2")
+    wait_for(Path(out) / "metrics.jsonl", command, more_than=lines)
+    command.kill()
+    until = time.monotonic() + 30
+    while (alive("RANK=0", out) or alive("RANK=1", out)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive("RANK=0", out)
+    assert not alive("RANK=1", out)
+
+
+def test_one_that_dies_ends_the_others_with_its_message(tmp_path: Path) -> None:
+    plugin = tmp_path / "broken.py"
+    plugin.write_text(
+        "import os\nfrom ipll.learner import Learner\n"
+        "def broken(self):\n    raise MemoryError('this machine is too small')\n"
+        "if os.environ.get('RANK') == '1':\n    Learner._end_task = broken\n"
+    )
+    quick = ("--set", "train.epochs=1", "--set", "stream.tasks=2")
+    command = begin(
+        "run", "digits", *quick, "--plugin", str(plugin), "--processes", "2", "--out", str(tmp_path / "run")
+    )
+    said = command.communicate(timeout=120)[1].decode()
+    assert command.returncode == 2
+    assert "process 2 of 2 ended" in said
+    assert "this machine is too small" in said
+
+
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        launch(["run", "digits"], 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="3 processes need a GPU each, and there are 2 here"):
+        processes.own_device(torch.device("cuda"))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert processes.own_device(torch.device("cuda")) == torch.device("cuda", 1)
+    assert processes.own_device(torch.device("cpu")) == torch.device("cpu")
+
+
+def test_a_mistake_is_told_once(tmp_path: Path) -> None:
+    command = begin("run", "digits", "--method", "nonsense", "--processes", "2", "--out", str(tmp_path / "run"))
+    said = command.communicate(timeout=120)[1].decode()
+    assert command.returncode == 2
+    assert said.count("unknown method") == 1
+
+
+def wait_for(file: Path, command: subprocess.Popen[bytes], more_than: int = 2) -> None:
+    """Until so many lines are there."""
+    until = time.monotonic() + 120
+    while not file.exists() or len(file.read_text().splitlines()) <= more_than:
+        assert command.poll() is None, command.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def alive(*words: str) -> bool:
+    """Is there a process with these words in its command or environment?"""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+            if all(word.encode() in told for word in words) and "Z" not in (place / "stat").read_text().split()[2]:
+                return True
+        except OSError:
+            continue
+    return False
