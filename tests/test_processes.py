@@ -20,6 +20,7 @@ from ipll.config import Config, resolve
 from ipll.engine import processes
 from ipll.engine.launch import launch
 from ipll.errors import ConfigError
+from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
 from ipll.networks.network import ModelConfig, Network
 from ipll.results.folder import RunFolder
 
@@ -184,6 +185,20 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert processes.own_device(torch.device("cuda")) == torch.device("cuda", 1)
     assert processes.own_device(torch.device("cpu")) == torch.device("cpu")
+
+
+def test_batch_norm_of_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backbone(channels: int) -> Backbone:
+        made = build_backbone("small-cnn", channels, torch.Generator())
+        made.layers = torch.nn.Sequential(torch.nn.Conv2d(channels, 64, 3), torch.nn.BatchNorm2d(64))
+        return made
+
+    monkeypatch.setitem(BACKBONES.members, "strange", backbone)
+    config = ModelConfig(backbone="strange")
+    Network(config, 3, 5, seed=0)
+    monkeypatch.setattr(processes, "_group", processes.Group(0, 2))
+    with pytest.raises(ConfigError, match=r"its batch norm \('layers.1'\) knows the rows of one process only"):
+        Network(config, 3, 5, seed=0)
 
 
 def test_a_mistake_is_told_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ipll.engine import processes
 from ipll.engine.compiler import compile_module
 from ipll.errors import ConfigError
 from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
-from ipll.networks.norm import Norm, can_fuse
+from ipll.networks.norm import Norm, can_fuse, strange_norms
 from ipll.networks.pretrained import load_weights, pin
 from ipll.networks.wide_deep import WIDE_DEEP
 from ipll.rng import key, torch_generator
@@ -188,6 +188,11 @@ class Network(nn.Module):
         self.bf16 = bf16
         backbone = make_backbone(config, channels, seed, pretrained=pretrained)
         self.backbone: nn.Module = backbone
+        if processes.count() > 1 and (strange := strange_norms(backbone)):
+            raise ConfigError(
+                f"model.backbone={config.backbone}: its batch norm ('{strange[0]}') knows the rows of one process only."
+                " Make it an ipll.networks.norm.BatchNorm, or run in one process."
+            )
         self.dim, self.takes, self.slow_on_cpu = int(backbone.dim), backbone.takes, backbone.slow_on_cpu
         self.head = make_head(config, self.dim, channels, capacity)
         self.projection = _projection(self.dim, config.projection, seed) if project else None

@@ -32,6 +32,12 @@ class BatchNorm(nn.BatchNorm2d):
         return y
 
 
+def strange_norms(network: nn.Module) -> list[str]:
+    """-> the names of layers that normalise by the rows of one process alone."""
+    norms = ((name, m) for name, m in network.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    return [name for name, module in norms if not isinstance(module, BatchNorm)]
+
+
 class _Shared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm) -> Tensor:
