@@ -18,6 +18,7 @@ from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
 from ipll.engine import placement as residence
+from ipll.engine import processes
 from ipll.engine.device import arithmetic
 from ipll.engine.placement import place
 from ipll.learner import Learner, Position
@@ -114,6 +115,24 @@ def test_captured_kernels_give_the_same_bits(backbone: str) -> None:
     captured = learn("pgdr", backbone=backbone, compile="off", graphs="on")
     for key, tensor in plain.items():
         assert torch.equal(captured[key], tensor), key
+
+
+@pytest.mark.parametrize("name", ["pgdr/best", "pico+pgdr", "papi+ancl", "pico+c-flat"])
+def test_what_processes_say_to_each_other_can_be_captured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By NCCL, with a single process that shares with nobody: the calls are those of several."""
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(processes, "_group", processes.Group(0, 1))
+        plain, captured = (
+            learn(name, compile="off", graphs=graphs, backbone="resnet18-thin") for graphs in ("off", "on")
+        )
+    finally:
+        torch.distributed.destroy_process_group()
+    assert plain.keys() == captured.keys()
+    for key, tensor in plain.items():
+        assert torch.equal(tensor, captured[key]), key
 
 
 @pytest.fixture
