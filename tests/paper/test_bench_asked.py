@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ipll.engine.sealed import write_sealed
+from ipll.errors import DataError
 from ipll.paper.campaigns.asked import FOLDER, Asked, kept
 from ipll.paper.catalogue import ACCURACY
 
@@ -124,6 +125,23 @@ def test_a_folder_of_an_earlier_version(fill: Callable[..., None], tmp_path: Pat
     assert "81.00" in main("table", "tab3", "--preset", "digits", "--set", *FAST, "--out", tmp_path).out
     fill(Asked("tab3"), 83.0, record=False)
     assert "83.00" in main("table", "tab3", "--out", tmp_path).out  # as it was
+
+
+def test_the_same_bench_once_more_makes_the_record(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("neighbours", "digits", FAST), 81.0, cells=15, record=False)
+    words = ("neighbours", "--out", tmp_path)
+    assert "no finished run" in main("table", *words).err
+    assert main("bench", *words, "--preset", "digits", "--set", *FAST).status == 0
+    assert "81.00 ± 0.00" in main("table", *words).out
+
+
+def test_a_record_behind_a_link_is_neither_written_nor_followed(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / FOLDER).symlink_to(tmp_path / "theirs")
+    with pytest.raises(DataError, match="symbolic link"):
+        Asked("tab3").keep(tmp_path / "out")
+    assert not list((tmp_path / "theirs").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,8 @@ def run_bench(
     if dry_run:
         say("\n".join(plan.summary()))
         return
-    if plan.tracks:
-        asked.keep(out)
-    failed = run_plan(plan, options, err_console, again=shlex.join(["ipll", *sys.argv[1:]]))
+    again = shlex.join(["ipll", *sys.argv[1:]])
+    failed = run_plan(plan, options, err_console, again=again, begun=lambda: asked.keep(out))
     if len(failed) < len(plan.tracks):
         typer.echo(visible(render(plan.bench, out, plan.seeds).rstrip(), keep="\n"))
     warn(f"failed: {track.cell}: {track.status.error} (see {track.folder}/error.json)" for track in failed)
