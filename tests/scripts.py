@@ -1,4 +1,4 @@
-"""Scripts of the benchmarks' folder, as modules."""
+"""Scripts of the repository, as modules: those of the benchmarks' folder, or of another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
 
 
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", FOLDER / f"{name}.py")
+def load_script(name: str, folder: str = "benchmarks") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -92,3 +92,9 @@ def test_a_mistake_gets_a_way_out(
     status, out, err = main(*words)
     assert (status, out) == (2, "")
     assert told in err
+
+
+def test_what_needs_the_data_sets_names_finds_them(cli: Any) -> None:
+    """In a process of its own, in which nothing else has imported them."""
+    assert "train.epochs" in cli("methods", "pgdr").out
+    assert "holds no finished run of tab3" in cli("table", "tab3", "--preset", "digits").err

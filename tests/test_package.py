@@ -36,7 +36,7 @@ def test_data_files_are_found_as_resources(name: str) -> None:
 def test_every_file_is_in_the_wheel(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern in .gitignore or a rule of the build would drop one in silence."""
     build = pytest.importorskip("hatchling.build")
-    assert {"methods.toml", "paper/paper_results.csv", "paper/verified.toml"} <= set(DATA)
+    assert {"methods.toml", "paper/paper_results.csv", "paper/measured.jsonl"} <= set(DATA)
     monkeypatch.chdir(root)
     with zipfile.ZipFile(tmp_path / build.build_wheel(str(tmp_path))) as wheel:
         packed = [name.removeprefix("ipll/") for name in wheel.namelist() if name.startswith("ipll/")]

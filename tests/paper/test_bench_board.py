@@ -113,6 +113,44 @@ def test_default_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_jobs("cpu", [resolve("cifar100", overrides={"train.threads": 16})]) == 1
 
 
+@pytest.mark.parametrize(
+    ("visible", "jobs", "dealt"),
+    [
+        (None, 5, ["0", "1", "2", "0", "1"]),
+        (None, 2, ["0", "1"]),
+        ("4,GPU-8f,7", 3, ["4", "GPU-8f", "7"]),
+        ("2,5,6,99,3", 4, ["2", "5", "6", "2"]),  # there is no 99, and CUDA sees none that is named after it
+    ],
+)
+def test_each_worker_has_a_gpu_of_its_own(
+    visible: str | None, jobs: int, dealt: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three devices that are none; a worker answers with the one that it sees."""
+    worker = tmp_path / "worker"
+    worker.write_text('#!/bin/sh\nread job\necho "[\\"done\\", \\"$CUDA_VISIBLE_DEVICES\\"]"\nread job\n')
+    worker.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(worker))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert default_jobs("auto", [resolve("digits")]) == 3
+    pool = LocalPool(jobs, "auto")
+    try:
+        for _ in range(2):  # a cell's process is new each time, and its place keeps its GPU
+            for seed in range(jobs):
+                pool.submit(Job(Cell("digits", "proden", seed), tmp_path / str(seed)))
+            assert not pool.free()
+            ended: dict[int, str] = {}
+            end = time.monotonic() + 60
+            while len(ended) < jobs and time.monotonic() < end:
+                ended |= {job.cell.seed: outcome.message for job, outcome in pool.finished(0.2)}
+            assert [ended[seed] for seed in range(jobs)] == dealt
+    finally:
+        pool.close()
+
+
 def until_ended(pool: LocalPool, limit: float = 60) -> tuple[Job, Outcome]:
     end = time.monotonic() + limit
     while time.monotonic() < end:

@@ -198,7 +198,7 @@ def test_csv_has_one_line_per_entry_with_all_fields(write: Write, tmp_path: Path
         "row": "pgdr", "column": entry.column, "method": "pgdr", "preset": "cifar100", "metric": ACCURACY,
         "ours": "61.0000", "std": "1.4142", "n": "2", "seeds": "0 1", "paper": "63.8300", "paper_std": "",
         "difference": "-2.8300", "marked": "yes", "epochs": "40", "hardware": "A & B_1 100%", "torch": "2.13.0",
-        "commit": "0123456789+ | unknown", "scored_on": "test",
+        "commit": "0123456789+ | unknown", "scored_on": "test", "protocol": "",
     }  # fmt: skip
     assert (rows[-1]["ours"], rows[-1]["n"], rows[-1]["marked"]) == ("", "0", "no")
 

@@ -10,7 +10,6 @@ import pytest
 from pages import make_run, report
 
 import ipll
-from ipll.paper.published import Verified
 from ipll.paper.summary import compare
 from ipll.report.build import write_report
 from ipll.results.conditions import epochs_in_words, scored_alike, scored_on, short_epochs
@@ -131,9 +130,3 @@ def test_a_report_tells_the_epochs_of_later_tasks(tmp_path: Path, tasks: int, wo
     _, page = report(tmp_path, changed(make_run(tmp_path / "run", tasks=tasks), later_epochs=7))
     assert words in page.text
     assert f"blurry 10 % · {short} " in page.text
-
-
-def test_a_verified_number_tells_the_epochs_of_later_tasks() -> None:
-    cell = Verified("cifar100", 10, 10, "0.1", 200, 70.0, 64.4, ("a.json",), later_epochs=30)
-    assert "q 0.1, 200/30 epochs, n = 1" in str(cell)
-    assert "200 epochs" in str(cell._replace(later_epochs=0))

@@ -19,7 +19,7 @@ def methods(
 ) -> None:
     """List the methods, what each is made of, and the paper's tables that it is in; or one method's settings."""
     from ipll.method import canonical, method_table
-    from ipll.paper.published import verified
+    from ipll.paper.measured import measured_of
     from ipll.paper.summary import method_groups, method_row
     from ipll.plugins import load_plugins
 
@@ -35,22 +35,22 @@ def methods(
             table.add_row(*map(cell, row))
         show(table)
     say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here")
-    say("(*: with our training, the preset cifar100-fast, not the paper's):")
+    say("(*: with our training, not the paper's):")
     for name in method_table():
-        for number in verified(name) if canonical(name) == name else ():
+        for number in measured_of(name) if canonical(name) == name else ():
             say(f"  {name}: {number}")
     say("One method's settings: ipll methods NAME")
 
 
 def _show_method(name: str, preset: str) -> None:
     from ipll.method import method_entry
-    from ipll.paper.published import verified
+    from ipll.paper.measured import measured_of
     from ipll.paper.summary import made_of, setting_rows, setting_table, table_numbers
 
     rows = list(setting_rows(name, preset))
     say(f"{name}: {method_entry(name)['doc']}\nmade of: {made_of(name)}")
     say(f"tables of the paper: {table_numbers(name) or 'none'}")
-    say("measured here: " + ("; ".join(map(str, verified(name))) or "no"))
+    say("measured here: " + ("; ".join(map(str, measured_of(name))) or "no"))
     show(setting_table(rows, title=f"{name} on {preset}", narrow=on_terminal()))
 
 

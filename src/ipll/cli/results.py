@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -15,14 +16,13 @@ from ipll.cli.options import DataRoot, Device, Plugins, Set
 from ipll.messages import cell, visible
 from ipll.paper import OUT
 
-if TYPE_CHECKING:
-    from ipll.paper.catalogue import Bench
-
-
-BenchName = Annotated[str, typer.Argument(metavar="NAME", help="A table or figure of the paper, such as tab3.")]
+TableName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Of the paper, such as tab3; or `published`: all that we measured.")
+]
+FigureName = Annotated[str, typer.Argument(metavar="NAME", help="A figure of the paper, such as memory-size.")]
 BenchOut = Annotated[Path, typer.Option("--out", help="The folder that holds the runs.")]
 OtherPreset = Annotated[str | None, typer.Option("--preset", help="The same methods on another data set.")]
-Seeds = Annotated[str, typer.Option(help="How many (3), or which (0,1,2).")]
+Seeds = Annotated[str | None, typer.Option(help="How many (3, the default), or which (0,1,2).")]
 Only = Annotated[list[str] | None, typer.Option(help="A method, data set or setting; repeatable.")]
 
 
@@ -42,12 +42,14 @@ def run_bench(
     name: Annotated[str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables and figures.")] = False,
     only: Only = None,
-    seeds: Seeds = "3",
+    seeds: Seeds = None,
     preset: OtherPreset = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and the estimated time.")] = False,
     out: Annotated[Path, typer.Option(help="Where the run folders go.")] = OUT,
-    jobs: Annotated[int | None, typer.Option(help="Cells at once; with Ray: cells that share one GPU.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells at once, on GPUs in turn; with Ray: cells that share one.")
+    ] = None,
     executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; else this machine's, or a new one.")] = None,
     device: Device = "auto",
@@ -55,8 +57,9 @@ def run_bench(
     plugin: Plugins = None,
 ) -> None:
     """Run a whole table or figure of the paper. Stopped at any moment, the same command goes on."""
+    from ipll.paper.campaigns.asked import Asked
     from ipll.paper.campaigns.campaign import Options, run_plan
-    from ipll.paper.campaigns.plan import Plan, parse_seeds
+    from ipll.paper.campaigns.plan import Plan
     from ipll.paper.catalogue import benches
     from ipll.paper.tables import render
     from ipll.plugins import load_plugins
@@ -69,12 +72,14 @@ def run_bench(
         return
     load_plugins(plugin or ())
     options = Options(device, data_root, tuple(plugin or ()), executor, jobs, address)
-    plan = Plan.make(_bench(name, preset, set_, only), parse_seeds(seeds), out)
+    asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()))
+    plan = Plan.make(asked.bench(), asked.numbers, out)
     warn(plan.warnings())
     if dry_run:
         say("\n".join(plan.summary()))
         return
-    failed = run_plan(plan, options, err_console, again=shlex.join(["ipll", *sys.argv[1:]]))
+    again = shlex.join(["ipll", *sys.argv[1:]])
+    failed = run_plan(plan, options, err_console, again=again, begun=lambda: asked.keep(out))
     if len(failed) < len(plan.tracks):
         typer.echo(visible(render(plan.bench, out, plan.seeds).rstrip(), keep="\n"))
     warn(f"failed: {track.cell}: {track.status.error} (see {track.folder}/error.json)" for track in failed)
@@ -83,55 +88,70 @@ def run_bench(
 
 
 def paper_table(
-    name: BenchName,
+    name: TableName,
     out: BenchOut = OUT,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
     preset: OtherPreset = None,
     set_: Set = None,
-    seeds: Seeds = "3",
+    seeds: Seeds = None,
     only: Only = None,
     to: Annotated[Path | None, typer.Option(help="Write it to this file.")] = None,
+    plugin: Plugins = None,
 ) -> None:
-    """Print one of the paper's tables: our numbers, from finished runs, beside the paper's."""
+    """Print one of the paper's tables: our numbers beside the paper's. They are those of the campaign that the folder
+    holds, or that the options name; without any run of yours, those that we published."""
     from ipll.engine.files import write_text
-    from ipll.paper.campaigns.plan import parse_seeds
+    from ipll.paper.campaigns.asked import Asked, to_show, unknown_runs
+    from ipll.paper.catalogue import find_bench
+    from ipll.paper.measured import with_ours
+    from ipll.paper.overview import NAME, overview
     from ipll.paper.tables import PaperTable
+    from ipll.plugins import load_plugins
 
-    built = PaperTable(_bench(name, preset, set_, only), out, parse_seeds(seeds))
-    text = built.render(format_)
+    load_plugins(plugin or ())
+    warnings: list[str] = []
+    if name == NAME:
+        text = overview(format_, preset, only or ())
+    else:
+        asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()))
+        if shown := to_show(asked, out, "table"):
+            built = PaperTable.of_runs(shown.bench(), out, shown.numbers)
+        else:
+            warnings = unknown_runs(asked, out)
+            built = PaperTable.of_published(with_ours(find_bench(name)).only(asked.only), out)
+        text = built.render(format_)
+        warnings += [f"Warning: {message}" for message in built.damaged if to is not None or format_ == "csv"]
     if to is None:
         typer.echo(visible(text, keep="\n") if format_ == "text" or on_terminal() else text, nl=False)
     else:
         write_text(to, text)
         say(f"Written to {to}")
-    if to is not None or format_ == "csv":
-        warn(f"Warning: {message}" for message in built.damaged)
+    warn(warnings)
 
 
 def figure(
-    name: BenchName,
+    name: FigureName,
     out: BenchOut = OUT,
     to: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder; else OUT/figures.")] = None,
     preset: OtherPreset = None,
     set_: Set = None,
-    seeds: Seeds = "3",
+    seeds: Seeds = None,
+    plugin: Plugins = None,
 ) -> None:
-    """Draw one of the paper's figures from finished runs, as PNG, SVG and PDF."""
+    """Draw one of the paper's figures, as PNG, SVG and PDF, from the runs that `ipll table` would show."""
     from ipll.paper import figures
-    from ipll.paper.campaigns.plan import parse_seeds
+    from ipll.paper.campaigns.asked import Asked, to_show, unknown_runs
+    from ipll.plugins import load_plugins
 
-    drawing = figures.draw(_bench(name, preset, set_), out, parse_seeds(seeds))
+    load_plugins(plugin or ())
+    asked = Asked(name, preset, tuple(set_ or ()), seeds)
+    figures.check(asked.bench())
+    shown = to_show(asked, out, "figure")
+    if shown:
+        drawing = figures.draw(replace(shown, only=()).bench(), out, shown.numbers)
+    else:
+        warn(unknown_runs(asked, out))
+        drawing = figures.draw_published(asked.bench(), out)
     for file in figures.save(drawing, to or out / "figures"):
         say(f"Written to {file}")
     warn(drawing.notes)
-
-
-def _bench(name: str, preset: str | None, set_: list[str] | None, only: list[str] | None = None) -> Bench:
-    from ipll.config import parse_overrides, resolve
-    from ipll.paper.catalogue import find_bench
-
-    bench = find_bench(name)
-    if preset is not None:
-        resolve(preset)  # an unknown one is told with a suggestion
-        bench = bench.on(preset)
-    return bench.with_settings(parse_overrides(set_ or [])).only(only or [])

@@ -51,13 +51,13 @@ class Entry:
         words = [self.preset]
         for key, form in WORDS.items():
             if key in self.settings:
-                words.append(form.format(_text(self.settings[key])))
+                words.append(form.format(text_of(self.settings[key])))
         return ", ".join(words)
 
     @property
     def row(self) -> str:
         """The method, and the setting that is swept: 'pgdr, memory.size 500'."""
-        swept = [f"{key} {_text(value)}" for key, value in self.settings.items() if key not in WORDS]
+        swept = [f"{key} {text_of(value)}" for key, value in self.settings.items() if key not in WORDS]
         return ", ".join([self.method, *swept])
 
 
@@ -82,14 +82,14 @@ class Cell:
         return out / self.preset / self.method.replace("/", "--") / self._setting() / f"seed{self.seed}"
 
     def _setting(self) -> str:
-        ours = _flat(self.config().to_table())
-        plain = _flat(resolve(self.preset, self.method, seed=self.seed).to_table())
-        parts = [f"{key}={_text(ours[key])}" for key in sorted(ours) if ours[key] != plain.get(key)]
+        ours = flat(self.config().to_table())
+        plain = flat(resolve(self.preset, self.method, seed=self.seed).to_table())
+        parts = [f"{key}={text_of(ours[key])}" for key in sorted(ours) if ours[key] != plain.get(key)]
         name = re.sub(r"[^\w.,=+-]", "_", ",".join(parts)) or "default"
         return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(','.join(parts).encode()).hexdigest()[:12]}"
 
     def __str__(self) -> str:
-        settings = "".join(f" {key}={_text(value)}" for key, value in self.settings)
+        settings = "".join(f" {key}={text_of(value)}" for key, value in self.settings)
         return f"{self.preset} {self.method}{settings} seed {self.seed}"
 
 
@@ -171,13 +171,14 @@ def freeze(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in settings.items()))
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'a': {'b': 1}} -> {'a.b': 1}."""
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Numbers as short as they can be without another one looking the same."""
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

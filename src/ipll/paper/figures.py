@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError
 from ipll.paper.catalogue import SEEDS, Bench, benches
+from ipll.paper.measured import published_runs
 from ipll.paper.numbers import Origin, Runs, command, find_runs, no_runs
 from ipll.results.conditions import on_samples
 
@@ -76,27 +77,52 @@ class Drawing:
 
 def draw(bench: Bench, out: Path, seeds: Sequence[int] = SEEDS) -> Drawing:
     """Draws a bench's figure from the runs under `out`: what is there. Without any, an error says what makes them."""
-    if bench.figure is None:
-        names = ", ".join(name for name, other in benches().items() if other.figure)
-        raise ConfigError(f"{bench.name} is a table: see it with: ipll table {bench.name}. Figures: {names}.")
-    try:
-        import matplotlib
-
-        from ipll.paper.figure_kinds import KINDS, series_of
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ConfigError("figures need matplotlib. Install it with: pip install 'ipll[figures]'") from None
+    check(bench)
     runs = find_runs(bench, out, seeds)
     if not runs.found:
         raise no_runs(bench, out, seeds, runs.damaged)
-    with matplotlib.rc_context(STYLE):
-        figure = KINDS[bench.figure](series_of(bench, runs, seeds))
-        figure.supxlabel(_caption(bench, runs), fontsize=5.8, color="0.35")
     notes = [f"Warning: {message}" for message in runs.damaged]
     if runs.missing:
         cells = "".join(f"\n  {cell}" for cell in runs.missing)
         notes.append(f"Not in the figure, for want of a finished run:{cells}\nMake them: {command(bench, out, seeds)}")
+    return _drawn(bench, runs, seeds, notes)
+
+
+def draw_published(bench: Bench, out: Path) -> Drawing:
+    """Draws what we measured of a figure, for one who has no runs under `out`: of one protocol, the paper's if any."""
+    check(bench)
+    found = published_runs(bench) if bench.figure != "prior" else {}  # counts of classes are not published
+    if not found:
+        raise no_runs(bench, out, SEEDS, ())
+    protocol, *others = found
+    seeds = sorted({cell.seed for cell in found[protocol].found})
+    notes = [f"These are runs that ipll publishes, under {protocol}; not runs of yours: {command(bench, out, SEEDS)}"]
+    notes += [f"Not drawn beside them: what was measured under {other}" for other in others]
+    return _drawn(bench, found[protocol], seeds, notes, f"ours under {protocol}")
+
+
+def check(bench: Bench) -> None:
+    """Raises an error unless it is a figure, and can be drawn here."""
+    if bench.figure is None:
+        names = ", ".join(name for name, other in benches().items() if other.figure)
+        raise ConfigError(f"{bench.name} is a table: see it with: ipll table {bench.name}. Figures: {names}.")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ConfigError("figures need matplotlib. Install it with: pip install 'ipll[figures]'") from None
+
+
+def _drawn(bench: Bench, runs: Runs, seeds: Sequence[int], notes: Sequence[str], protocol: str = "") -> Drawing:
+    import matplotlib
+
+    from ipll.paper.figure_kinds import KINDS, series_of
+
+    with matplotlib.rc_context(STYLE):
+        figure = KINDS[str(bench.figure)](series_of(bench, runs, seeds))
+        caption = "\n".join([*textwrap.wrap(protocol, 72), _caption(bench, runs)])
+        figure.supxlabel(caption, fontsize=5.8, color="0.35")
     return Drawing(bench, figure, tuple(notes))
 
 

@@ -133,10 +133,11 @@ def no_runs(bench: Bench, out: Path, seeds: Sequence[int], damaged: Sequence[str
 
 @dataclass(frozen=True)
 class Number:
-    """An entry of the table, with our runs of it."""
+    """An entry of the table, with our runs of it, and, of published ones, how they were trained."""
 
     entry: Entry
     runs: Sequence[Record]
+    protocol: str = ""
 
     @property
     def values(self) -> list[float]:

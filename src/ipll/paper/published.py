@@ -1,16 +1,14 @@
-"""The paper's numbers by method, and which of them were measured here too."""
+"""The paper's numbers, by method."""
 
 from __future__ import annotations
 
 import csv
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ipll.method import canonical
-from ipll.results.conditions import short_epochs
 
 TABLES = {
     "tab:tab1": "1", "tab:tab2": "2", "tab:tab3": "3", "tab:non-blurry": "4", "tab:fig_non": "5", "tab:tasks": "6",
@@ -92,40 +90,3 @@ def paper_value(
         if (cell.method, cell.dataset, cell.tasks, cell.blurry, cell.q, cell.metric) == wanted and not cell.settings:
             return cell.value
     return None
-
-
-class Verified(NamedTuple):
-    """A setting of the paper in which a method was measured here, on the test set, with one seed a file."""
-
-    dataset: str
-    tasks: int
-    blurry: float
-    q: str
-    epochs: int
-    ours: float
-    paper: float | None
-    files: tuple[str, ...]
-    later_epochs: int = 0  # of each task after the first; 0: as the first
-
-    def __str__(self) -> str:
-        paper = "-" if self.paper is None else f"{self.paper:.2f}"
-        epochs = short_epochs(self.epochs, self.later_epochs)
-        setting = f"{self.tasks} tasks, {self.blurry:g}-blurry, q {self.q}, {epochs} epochs, n = {len(self.files)}"
-        return f"{self.ours:.2f} (paper {paper}), {self.dataset}, {setting}: {', '.join(self.files)}"
-
-
-def verified(method: str) -> tuple[Verified, ...]:
-    """-> the cells of this method that were measured here."""
-    return tuple(
-        Verified(
-            **{key: value for key, value in row.items() if key != "files"},
-            paper=paper_value(method, row["dataset"], q=row["q"], blurry=row["blurry"], tasks=row["tasks"]),
-            files=tuple(row["files"]),
-        )
-        for row in _measured().get(canonical(method), ())
-    )
-
-
-@cache
-def _measured() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(resources.files("ipll").joinpath("paper/verified.toml").read_text(encoding="utf-8"))

@@ -12,7 +12,8 @@ from ipll.component import FAMILIES
 from ipll.config import SECTIONS, packaged_layers, resolve
 from ipll.messages import cell
 from ipll.method import ADDED, canonical, method_entry, method_table, our_methods
-from ipll.paper.published import TABLES, tables_of, verified
+from ipll.paper.measured import measured_of
+from ipll.paper.published import TABLES, tables_of
 from ipll.results.conditions import accuracy_word, scored_alike
 from ipll.results.result import Result
 from ipll.settings import describe
@@ -69,8 +70,8 @@ def method_row(name: str) -> tuple[str, ...]:
     Of several numbers the first one, and how many more there are. A star: with other training than the paper's.
     """
     measured = [
-        f"{cell.ours:.2f}{'*' if cell.later_epochs else ''} / {'-' if cell.paper is None else f'{cell.paper:.2f}'}"
-        for cell in verified(name)
+        f"{one.ours:.2f}{'' if one.protocol.is_papers else '*'} / {'-' if one.paper is None else f'{one.paper:.2f}'}"
+        for one in measured_of(name)
     ]
     more = f" (+{len(measured) - 1})" if len(measured) > 1 else ""
     return name, made_of(name), table_numbers(name), "".join(measured[:1]) + more

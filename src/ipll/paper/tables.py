@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ipll.engine.cells import guard
-from ipll.paper.catalogue import ACCURACY, SEEDS, Bench, Entry
+from ipll.paper.catalogue import ACCURACY, SEEDS, Bench, Entry, benches
+from ipll.paper.measured import published_numbers
 from ipll.paper.numbers import METRICS, Number, Origin, command, find_runs, no_runs
-from ipll.results.conditions import TEST, on_samples
+from ipll.results.conditions import TEST, on_samples, scored_alike
 from ipll.settings import check_choice
 
 FORMATS = ("text", "markdown", "latex", "csv")
@@ -22,12 +23,16 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Block:
-    """The numbers of one data set: rows x columns."""
+    """The numbers of one data set, of published ones those of one protocol: rows x columns."""
 
-    title: str
+    titles: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     numbers: Mapping[tuple[str, str], Number]
+
+    @property
+    def title(self) -> str:
+        return "; ".join(self.titles)
 
 
 class PaperTable:
@@ -36,32 +41,50 @@ class PaperTable:
     The paper's are on the test set: beside numbers on validation samples they are left out.
     """
 
-    def __init__(self, bench: Bench, out: Path, seeds: Sequence[int] = SEEDS) -> None:
-        found = find_runs(bench, out, seeds)
-        if not found.found:
-            raise no_runs(bench, out, seeds, found.damaged)
-        self.bench, self.damaged = bench, found.damaged
-        self.scored_on = found.scored_on
-        entries = bench.entries if self.scored_on == TEST else [replace(entry, paper=None) for entry in bench.entries]
-        self.numbers = [Number(entry, found.of(entry, seeds)) for entry in entries]
-        self.makes = command(bench, out, seeds)
-        self.with_paper = any(entry.paper is not None for entry in entries)
-        self.obtained = list(dict.fromkeys(number.obtained for number in self.numbers if number.mean is not None))
-        metrics = list(dict.fromkeys(entry.metric for entry in bench.entries))
+    def __init__(self, bench: Bench, numbers: Sequence[Number], makes: str, damaged: Sequence[str] = ()) -> None:
+        self.bench, self.makes, self.damaged = bench, makes, damaged
+        self.scored_on = scored_alike({str(i): run for i, one in enumerate(numbers) for run in one.runs})
+        if self.scored_on != TEST:
+            numbers = [replace(number, entry=replace(number.entry, paper=None)) for number in numbers]
+        self.numbers = numbers
+        self.published = any(number.protocol for number in numbers)
+        self.with_paper = any(number.entry.paper is not None for number in numbers)
+        self.obtained = list(dict.fromkeys(number.obtained for number in numbers if number.mean is not None))
+        metrics = list(dict.fromkeys(number.entry.metric for number in numbers))
         self.several = len(metrics) > 1
         self.unit = "; ".join(dict.fromkeys(METRICS[metric].words for metric in metrics))
         if self.scored_on != TEST:
             self.unit += f"; scored{on_samples(self.scored_on)}"
+
+    @classmethod
+    def of_runs(cls, bench: Bench, out: Path, seeds: Sequence[int] = SEEDS) -> PaperTable:
+        """From the runs under `out`. Without any, a RunError says which command makes them."""
+        found = find_runs(bench, out, seeds)
+        if not found.found:
+            raise no_runs(bench, out, seeds, found.damaged)
+        numbers = [Number(entry, found.of(entry, seeds)) for entry in bench.entries]
+        return cls(bench, numbers, command(bench, out, seeds), found.damaged)
+
+    @classmethod
+    def of_published(cls, bench: Bench, out: Path) -> PaperTable:
+        """From what was measured here, under whichever protocol: for one who has no runs under `out`. Where the paper
+        has no number and we neither, a RunError says so too."""
+        numbers = published_numbers(bench)
+        if not numbers:
+            raise no_runs(bench, out, SEEDS, ())
+        return cls(bench, numbers, command(benches().get(bench.name, bench), out, SEEDS))
 
     def render(self, fmt: str = "text") -> str:
         check_choice("--format", fmt, FORMATS)
         return {"text": self._text, "markdown": self._markdown, "latex": self._latex, "csv": self._csv}[fmt]()
 
     def groups(self) -> list[Block]:
-        """One a data set. What all its columns have in common stands in its title."""
+        """One a data set and protocol. What all its columns have in common stands in its title."""
         groups = []
-        for preset in dict.fromkeys(number.entry.preset for number in self.numbers):
-            own = [number for number in self.numbers if number.entry.preset == preset]
+        presets = list(dict.fromkeys(number.entry.preset for number in self.numbers))
+        pairs = dict.fromkeys((number.entry.preset, number.protocol) for number in self.numbers)
+        for preset, protocol in sorted(pairs, key=lambda pair: presets.index(pair[0])):
+            own = [one for one in self.numbers if (one.entry.preset, one.protocol) == (preset, protocol)]
             words = {number.entry.column: number.entry.column.split(", ") for number in own}
             common = [word for word in next(iter(words.values())) if all(word in one for one in words.values())]
             short = {column: ", ".join(w for w in one if w not in common) for column, one in words.items()}
@@ -69,7 +92,8 @@ class PaperTable:
             for number in own:
                 numbers.setdefault((self._row(number.entry), short[number.entry.column]), number)
             rows = tuple(dict.fromkeys(row for row, _ in numbers))
-            groups.append(Block(", ".join(common), tuple(dict.fromkeys(short.values())), rows, numbers))
+            titles = (", ".join(common), *([f"ours under {protocol}"] if protocol else ()))
+            groups.append(Block(titles, tuple(dict.fromkeys(short.values())), rows, numbers))
         return groups
 
     def _row(self, entry: Entry) -> str:
@@ -99,13 +123,20 @@ class PaperTable:
             notes = [f"{what}, {self.obtained[0]}."]
         else:
             notes = [f"{what}.", *(f"[{i}] {words}." for i, words in enumerate(self.obtained, 1))]
+        if self.published and known:
+            notes.insert(0, "Ours are the numbers that ipll publishes (ipll table published), not runs of yours.")
+        elif self.published:
+            notes = ["We have published none of these numbers."]
         if asked := ", ".join(f"{key}={value}" for key, value in self.bench.entries[0].asked.items()):
             notes.append(f"Ours with {asked}{'; the paper with its own settings' if self.with_paper else ''}.")
         if self.scored_on != TEST and any(entry.paper is not None for entry in self.bench.entries):
             notes.append("The paper's numbers, which are on the test set, are left out: ours do not compare with them.")
         if self.with_paper:
             timed = self._has("seconds_per_epoch")
-            notes.append(f"Paper: of 3 runs{', on an A6000: a difference in time is not judged' if timed else ''}.")
+            whose = ", always under its own protocol" if self.published else ""
+            notes.append(
+                f"Paper: of 3 runs{whose}{', on an A6000: a difference in time is not judged' if timed else ''}."
+            )
         if "*" in marks:
             notes.append("* mean ± std of ours and of the paper (its table of spreads) do not meet.")
         if "†" in marks:
@@ -117,9 +148,8 @@ class PaperTable:
             only = "; the paper's numbers only" if self.with_paper else ""
             notes.append(f"{', '.join(absent)}: this version has no such preset{only}.")
         if any(number.mean is None and number.entry.available for number in self.numbers):
-            notes.append(
-                f"{NONE} {'needs two' if self._has('std') else 'has no'} finished runs; this makes them: {self.makes}"
-            )
+            lacks = f"{'needs two' if self._has('std') else 'has no'} finished runs"
+            notes.append(f"{NONE} {'is not published' if self.published else lacks}; this makes them: {self.makes}")
         return notes + [f"Warning: {message}" for message in self.damaged]
 
     def _has(self, metric: str) -> bool:
@@ -134,12 +164,13 @@ class PaperTable:
             per_line = max(1, (WIDTH - left) // (3 + max(block.width for block in blocks)))
             for start in range(0, len(blocks), per_line):
                 shown = blocks[start : start + per_line]
-                lines += ["", group.title]
+                lines += ["", *group.titles]
                 if any(block.name for block in shown):
                     lines.append(" " * left + "".join(f"   {block.name:<{block.width}}" for block in shown))
                 lines.append(" " * left + "".join(f"   {block.head}" for block in shown))
                 lines += [f"{row:<{left}}" + "".join(f"   {block.lines[i]}" for block in shown)
-                          for i, row in enumerate(group.rows)]  # fmt: skip
+                          for i, row in enumerate(group.rows)
+                          if any(block.lines[i].strip() for block in shown)]  # fmt: skip
         return "\n".join(line.rstrip() for line in [*lines, "", *self.notes]) + "\n"
 
     def _marked(self, number: Number | None) -> tuple[str, ...]:
@@ -194,7 +225,7 @@ class PaperTable:
                 _precise(number.mean), _precise(number.std), len(number.runs),
                 " ".join(str(run["seed"]) for run in number.runs), _precise(entry.paper), _precise(number.paper_std),
                 _precise(number.difference), "yes" if number.mark else "no",
-                *(" | ".join(values) for values in number.origins),
+                *(" | ".join(values) for values in number.origins), number.protocol,
             ]  # fmt: skip
             writer.writerow(guard(str(one)) for one in row)
         return file.getvalue()
@@ -202,13 +233,13 @@ class PaperTable:
 
 CSV = (
     "row", "column", "method", "preset", "settings", "metric", "ours", "std", "n", "seeds", "paper", "paper_std",
-    "difference", "marked", *Origin._fields,
+    "difference", "marked", *Origin._fields, "protocol",
 )  # fmt: skip
 
 
 def render(bench: Bench, out: Path, seeds: Sequence[int] = SEEDS, fmt: str = "text") -> str:
     """-> the table of a bench from the runs under `out`. Without any run, a RunError says which command makes them."""
-    return PaperTable(bench, out, seeds).render(fmt)
+    return PaperTable.of_runs(bench, out, seeds).render(fmt)
 
 
 class _Column:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from ipll.engine.files import read_ours
-from ipll.errors import ConfigError, DataError, Interrupted
+from ipll.errors import ConfigError, DataError, DiskError, Interrupted
 from ipll.paper.campaigns import claims
 from ipll.paper.campaigns.board import Board
 from ipll.paper.campaigns.executor import ATTEMPTS, Executor
@@ -23,6 +23,7 @@ from ipll.paper.campaigns.worker import Job, Outcome
 
 POLL = 0.2  # seconds
 LOOK = 1.0  # seconds between two looks at the cells' claims
+Begun = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,16 @@ class Options:
         return LocalPool(min(jobs, max(1, len(plan.tracks))), self.device)
 
 
-def run_plan(plan: Plan, options: Options, console: Console, *, again: str) -> list[Track]:
-    """Runs what is open, to its end. -> the cells that failed. `again` is the command that would go on."""
-    campaign = Campaign(plan, options, console)
-    asked = campaign.go() if campaign.unsettled() else []
+def run_plan(plan: Plan, options: Options, console: Console, *, again: str, begun: Begun = lambda: None) -> list[Track]:
+    """Runs what is open, to its end. -> the cells that failed. `again` is the command that would go on; `begun` is
+    called once nothing that was asked for can be wrong any more."""
+    campaign = Campaign(plan, options, console, begun)
+    asked: Sequence[int] = ()
+    if campaign.unsettled():
+        asked = campaign.go()
+    elif plan.tracks:
+        with suppress(DiskError):  # all is done, and may be someone else's
+            begun()
     done = sum(track.status.state is State.DONE for track in plan.tracks)
     if asked and campaign.unsettled():
         kept = sum(track.status.state is State.STOPPED for track in plan.tracks)
@@ -70,8 +77,8 @@ def run_plan(plan: Plan, options: Options, console: Console, *, again: str) -> l
 
 
 class Campaign:
-    def __init__(self, plan: Plan, options: Options, console: Console) -> None:
-        self.plan, self.options, self.console = plan, options, console
+    def __init__(self, plan: Plan, options: Options, console: Console, begun: Begun) -> None:
+        self.plan, self.options, self.console, self.begun = plan, options, console, begun
         self.watch = claims.Watch(stale_seconds())
         self.by_folder = {track.folder.absolute(): track for track in plan.tracks}
         for track in plan.tracks:
@@ -85,6 +92,7 @@ class Campaign:
         executor = self.options.start(self.plan)
         self.board = Board(self.plan.bench.name, self.plan.tracks, executor.slots, self.console)
         try:
+            self.begun()
             with _signals() as asked:
                 self._loop(executor, asked)
         finally:

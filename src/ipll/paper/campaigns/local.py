@@ -177,5 +177,6 @@ def _threads_allowed() -> int:
 
 def _gpus() -> list[str]:
     """What CUDA_VISIBLE_DEVICES calls them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return [name for name in visible.split(",") if name] or [str(n) for n in range(torch.cuda.device_count())]
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    count = torch.cuda.device_count()  # of those: CUDA ends the list at a name that it does not know
+    return visible[:count] or [str(n) for n in range(count)]

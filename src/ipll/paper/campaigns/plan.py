@@ -16,6 +16,8 @@ from ipll.paper.campaigns.estimate import Estimator, epochs_a_task, in_words
 from ipll.paper.campaigns.state import State, Status, read_status
 from ipll.paper.catalogue import Bench, Cell
 
+MOST = 10_000  # seeds
+
 
 @dataclass
 class Track:
@@ -112,8 +114,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         numbers = [int(word) for word in text.split(",") if word.strip()]
     except ValueError:
         numbers = []
-    seeds = tuple(dict.fromkeys(numbers if "," in text else range(numbers[0]))) if numbers else ()
-    if not seeds or min(seeds) < 0:
+    if "," not in text:
+        numbers = list(range(min(numbers[0], MOST + 1))) if numbers else []
+    seeds = tuple(dict.fromkeys(numbers))
+    if not seeds or min(seeds) < 0 or len(seeds) > MOST:
         raise ConfigError(f"--seeds takes how many (3) or which (0,1,2), got '{text}'.")
     return seeds
 

@@ -1,0 +1,145 @@
+"""What a campaign was asked for, kept in its folder, so that a table or figure need not be told again.
+
+OUT/campaigns/NAME.DIGEST.json holds the options of `ipll bench NAME`, a file for each way it was asked: processes that
+write at once never write different things to one file. Campaigns that differ in seeds and --only alone are shown as
+one: that of all seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ipll.config import parse_overrides, resolve
+from ipll.engine.files import make_folder
+from ipll.engine.sealed import Newer, read_sealed, write_sealed
+from ipll.errors import ConfigError, RunError
+from ipll.paper import OUT
+from ipll.paper.campaigns.plan import parse_seeds
+from ipll.paper.catalogue import Bench, find_bench
+
+FOLDER = "campaigns"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that say which runs, as they are given on the command line."""
+
+    name: str
+    preset: str | None = None
+    set: tuple[str, ...] = ()
+    seeds: str | None = None  # None: the usual ones
+    only: tuple[str, ...] = ()
+
+    @property
+    def plainly(self) -> bool:
+        """Does it leave open which campaign is meant?"""
+        return self.preset is None and not self.set and self.seeds is None
+
+    def bench(self) -> Bench:
+        bench = find_bench(self.name)
+        if self.preset is not None:
+            resolve(self.preset)  # an unknown one is told with a suggestion
+            bench = bench.on(self.preset)
+        return bench.with_settings(parse_overrides(self.set)).only(self.only)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The seeds."""
+        return parse_seeds(self.seeds or "3")
+
+    def command(self, verb: str, out: Path) -> str:
+        """-> the command that shows just this campaign."""
+        words = ["ipll", verb, self.name, *(["--preset", self.preset] if self.preset else [])]
+        words += [word for one in self.set for word in ("--set", one)]
+        words += ["--seeds", self.seeds or "3"]
+        return shlex.join([*words, *(["--out", str(out)] if out != OUT else [])])
+
+    def done(self, out: Path) -> tuple[int, int]:
+        """-> how many of its cells have a result, of how many."""
+        cells = replace(self, only=()).bench().cells(self.numbers)
+        found = [(cell.folder(out) / "result.json").exists() for cell in cells]
+        return sum(found), len(found)
+
+    def keep(self, out: Path) -> None:
+        """Writes it down, unless it is."""
+        options = asdict(replace(self, seeds=self.seeds or "3"))
+        digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:12]
+        file = out / FOLDER / f"{self.name}.{digest}.json"
+        try:
+            _read(file, self.name)
+        except (FileNotFoundError, RunError):
+            make_folder(file.parent)
+            write_sealed(file, options)
+
+
+def kept(out: Path, name: str) -> list[Asked]:
+    """-> the campaigns of a table or figure that a folder holds, by preset and settings."""
+    found: dict[tuple[str | None, str], Asked] = {}
+    for file in sorted((out / FOLDER).glob(f"{name}.*.json")):
+        one = _read(file, name)
+        key = one.preset, repr(sorted(parse_overrides(one.set).items()))
+        if (other := found.get(key)) is not None:
+            seeds = sorted({*one.numbers, *other.numbers})
+            only = (*other.only, *one.only) if one.only and other.only else ()
+            usual = seeds == list(range(len(seeds)))
+            text = str(len(seeds)) if usual else "".join(f"{seed}," for seed in seeds)
+            one = replace(one, seeds=text, only=tuple(dict.fromkeys(only)))
+        found[key] = one
+    return list(found.values())
+
+
+def to_show(asked: Asked, out: Path, verb: str) -> Asked | None:
+    """-> the campaign that `ipll table` or `ipll figure` is to show: the one that the options name; without any, the
+    one that the folder holds. None where that has no run yet; a RunError lists several."""
+    if not asked.plainly:
+        return asked
+    found = kept(out, asked.name) or [asked]  # folders of earlier versions keep none
+    if len(found) > 1:
+        lines = (f"\n  {one.command(verb, out)}  ({'{} of {} runs done'.format(*one.done(out))})" for one in found)
+        raise RunError(f"{out} holds several campaigns of {asked.name}. Show one of them:{''.join(lines)}")
+    one = replace(found[0], only=asked.only or found[0].only)
+    return one if one.done(out)[0] else None
+
+
+def unknown_runs(asked: Asked, out: Path) -> list[str]:
+    """-> what to say where a folder of an earlier version holds runs, but not which campaigns they are of."""
+    presets = sorted({file.parents[3].name for file in out.glob("*/*/*/seed*/result.json")})
+    if not presets or any((out / FOLDER).glob("*.json")):
+        return []
+    return [
+        f"{out} holds runs on {', '.join(presets)}, but not which campaigns they are of: it is of an earlier version. "
+        "Give the options that they were made with (--preset, --set, --seeds), or call "
+        f"ipll bench {asked.name} with them once more: what is done stays, and the folder knows from then on."
+    ]
+
+
+def _read(file: Path, name: str) -> Asked:
+    """-> what a file keeps; a RunError where it is damaged, or says what cannot be."""
+    means = f"Remove it, and say which campaign you mean: {Asked(name).command('table', file.parents[1])}, say"
+    try:
+        one = _checked(read_sealed(file), name)
+        for cell in one.bench().cells(one.numbers)[:1]:
+            cell.config()  # what it names is there
+    except FileNotFoundError:
+        raise
+    except Newer as error:
+        raise RunError(f"{file} {error}.") from None
+    except ConfigError as error:
+        raise RunError(f"{file} cannot be used here: {error} Where it is of a plugin, add --plugin. {means}.") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} {error}. {means}.") from None
+    return one
+
+
+def _checked(values: dict[str, Any], name: str) -> Asked:
+    texts = {key: values.get(key) for key in ("set", "only")}
+    good = values.keys() == Asked.__dataclass_fields__.keys() and values["name"] == name
+    good = good and isinstance(values["preset"], str | None) and isinstance(values["seeds"], str)
+    if not good or not all(isinstance(t, list) and all(isinstance(one, str) for one in t) for t in texts.values()):
+        raise ValueError("is no record of a campaign of this name")
+    return Asked(name, values["preset"], tuple(values["set"]), values["seeds"], tuple(values["only"]))

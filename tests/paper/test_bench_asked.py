@@ -1,0 +1,202 @@
+"""A folder knows which campaigns it holds: tables and figures need not be told again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipll.engine.sealed import write_sealed
+from ipll.errors import DataError
+from ipll.paper.campaigns.asked import FOLDER, Asked, kept
+from ipll.paper.catalogue import ACCURACY
+
+Main = Callable[..., Any]
+FAST = ("train.epochs=2",)
+
+
+@pytest.fixture
+def fill(root: Path, tmp_path: Path) -> Callable[..., None]:
+    """As if `ipll bench` had run: its record, and a result for the first cells."""
+    real = json.loads((root / "results" / "digits" / "pgdr" / "q0.2-10b-seed0.json").read_text())
+
+    def put(asked: Asked, accuracy: float = 80.0, cells: int = 1, record: bool = True) -> None:
+        if record:
+            asked.keep(tmp_path)
+        for cell in asked.bench().cells(asked.numbers)[:cells]:
+            folder = cell.folder(tmp_path)
+            folder.mkdir(parents=True)
+            own = {"preset": cell.preset, "method": cell.method, "seed": cell.seed, ACCURACY: accuracy}
+            (folder / "result.json").write_text(json.dumps(real | own))
+
+    return put
+
+
+def test_bench_then_table_then_figure(main: Main, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = command("contrastive", "--seeds", 1, "--jobs", 1, "--only", "pgdr")
+    status, shown, err = main(*words)
+    assert status == 0, err
+    status, text, err = main("table", "contrastive", "--out", out)
+    assert (status, text, err) == (0, shown, "")
+    status, text, err = main("figure", "contrastive", "--out", out)
+    assert status == 0, err
+    assert (out / "figures" / "contrastive.svg").exists()
+    records = list((out / FOLDER).iterdir())
+    before = [(file.stat().st_ino, file.stat().st_mtime_ns) for file in records]
+    main(*words)
+    assert [(file.stat().st_ino, file.stat().st_mtime_ns) for file in records] == before
+    assert list((out / FOLDER).iterdir()) == records
+
+
+def test_a_dry_run_leaves_no_record(main: Main, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    assert main(*command("prior", "--dry-run")).status == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_campaigns_are_listed_with_the_commands_that_show_them(
+    main: Main, fill: Callable[..., None], tmp_path: Path
+) -> None:
+    fill(Asked("tab3", "digits", FAST), 81.0)
+    fill(Asked("tab3", "digits", ("train.epochs=3", "stream.q=0.3"), "0,7"), 82.0, cells=3)
+    fill(Asked("tab3"), 83.0)
+    fill(Asked("beta"))
+    status, out, err = main("table", "tab3", "--out", tmp_path)
+    assert (status, out) == (2, "")
+    assert f"{tmp_path} holds several campaigns of tab3. Show one of them:" in err
+    listed = [line.strip() for line in err.splitlines()[1:]]
+    assert len(listed) == 3
+    assert any("(3 of 24 runs done)" in line for line in listed)
+    for accuracy in ("81.00", "82.00", "83.00"):
+        shown = [main(*line.partition("  (")[0].split()[1:]) for line in listed]
+        assert [accuracy in one.out for one in shown].count(True) == 1
+        assert all(one.status == 0 for one in shown)
+    for preset in ("digits", "cifar100"):
+        fill(Asked("neighbours", preset))
+    status, _, err = main("figure", "neighbours", "--out", tmp_path)
+    assert status == 2
+    assert f"  ipll figure neighbours --preset digits --seeds 3 --out {tmp_path}  (1 of 15 runs done)" in err
+    assert "tab3 is a table" in main("figure", "tab3", "--out", tmp_path).err
+
+
+def test_campaigns_that_differ_in_seeds_and_rows_are_one(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("tab3", "digits", FAST, "1", ("pgdr",)), 80.0)
+    fill(Asked("tab3", "digits", FAST, "1,", ("pgdr/mp",)), 90.0)
+    (one,) = kept(tmp_path, "tab3")
+    assert (one.seeds, sorted(one.only)) == ("2", ["pgdr", "pgdr/mp"])
+    text = main("table", "tab3", "--out", tmp_path).out
+    assert "80.00" in text
+    assert "90.00" in text
+    assert "pgdr/pp" not in text
+    Asked("tab3", "digits", FAST, "4,").keep(tmp_path)
+    assert kept(tmp_path, "tab3") == [Asked("tab3", "digits", FAST, "0,1,4,")]
+    assert "pgdr/pp" in main("table", "tab3", "--out", tmp_path).out
+    assert "pgdr/pp" not in main("table", "tab3", "--only", "pgdr", "--out", tmp_path).out
+
+
+def test_options_say_which_campaign_is_meant(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("tab3", "digits", FAST), 81.0)
+    fill(Asked("tab3", "digits"), 82.0, record=False)
+    assert "81.00" in main("table", "tab3", "--out", tmp_path).out
+    assert "82.00" in main("table", "tab3", "--preset", "digits", "--out", tmp_path).out
+    status, _, err = main("table", "tab3", "--seeds", "3", "--out", tmp_path)
+    assert status == 2
+    assert "holds no finished run of tab3" in err
+
+
+def test_a_campaign_without_a_finished_run_is_not_shown(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("tab3", "digits", FAST), cells=0)
+    status, out, _ = main("table", "tab3", "--out", tmp_path)
+    assert status == 0
+    assert "Ours are the numbers that ipll publishes" in out
+
+
+def test_a_folder_of_an_earlier_version(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("tab3", "digits", FAST), 81.0, record=False)
+    status, out, err = main("table", "tab3", "--out", tmp_path)
+    assert status == 0
+    assert "Ours are the numbers that ipll publishes" in out
+    assert f"{tmp_path} holds runs on digits, but not which campaigns they are of" in err
+    assert "call ipll bench tab3 with them once more" in err
+    assert "81.00" in main("table", "tab3", "--preset", "digits", "--set", *FAST, "--out", tmp_path).out
+    fill(Asked("tab3"), 83.0, record=False)
+    assert "83.00" in main("table", "tab3", "--out", tmp_path).out  # as it was
+
+
+def test_the_same_bench_once_more_makes_the_record(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("neighbours", "digits", FAST), 81.0, cells=15, record=False)
+    words = ("neighbours", "--out", tmp_path)
+    assert "no finished run" in main("table", *words).err
+    assert main("bench", *words, "--preset", "digits", "--set", *FAST).status == 0
+    assert "81.00 ± 0.00" in main("table", *words).out
+
+
+def test_a_record_behind_a_link_is_neither_written_nor_followed(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / FOLDER).symlink_to(tmp_path / "theirs")
+    with pytest.raises(DataError, match="symbolic link"):
+        Asked("tab3").keep(tmp_path / "out")
+    assert not list((tmp_path / "theirs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is cut short or damaged"),
+        ("[]", "is not a table of fields"),
+        ("{}", "is no record of a campaign of this name"),
+        ({"name": "tab1"}, "is no record of a campaign of this name"),
+        ({"seeds": 3}, "is no record of a campaign of this name"),
+        ({"set": "train.epochs=2"}, "is no record of a campaign of this name"),
+        ({"only": [1]}, "is no record of a campaign of this name"),
+        ({"more": 1}, "is no record of a campaign of this name"),
+        ({"preset": "../../etc"}, "unknown preset '../../etc'"),
+        ({"set": ["train.epoch=2"]}, "Did you mean 'train.epochs'?"),
+        ({"set": ["update.kind=fragile"]}, "Where it is of a plugin, add --plugin."),
+        ({"seeds": "99999999999"}, "--seeds takes how many"),
+        ({"only": ["wa"]}, "no cell of tab3 is of that kind"),
+        ("seal", "its seal is broken"),
+        ("link", "it is a symbolic link"),
+    ],
+)  # fmt: skip
+def test_a_damaged_or_strange_record_is_named(content: Any, message: str, tmp_path: Path, main: Main) -> None:
+    asked = Asked("tab3", "digits", FAST)
+    asked.keep(tmp_path)
+    (file,) = (tmp_path / FOLDER).iterdir()
+    values = {"name": "tab3", "preset": "digits", "set": list(FAST), "seeds": "3", "only": []}
+    if content == "link":
+        (tmp_path / "theirs").write_bytes(file.read_bytes())
+        file.unlink()
+        file.symlink_to(tmp_path / "theirs")
+    elif content == "seal":
+        file.write_text(file.read_text().replace("=2", "=3"))
+    elif isinstance(content, str):
+        file.write_text(content)
+    else:
+        write_sealed(file, values | content)
+    status, out, err = main("table", "tab3", "--out", tmp_path)
+    assert (status, out) == (2, "")
+    assert f"{file} " in err
+    assert message in err
+    assert f"Remove it, and say which campaign you mean: ipll table tab3 --seeds 3 --out {tmp_path}" in err
+    assert main("table", "beta", "--out", tmp_path).status == 0  # another's record is not in the way
+    if content != "link":
+        asked.keep(tmp_path)  # the campaign itself makes it good
+    if isinstance(content, str) and content != "link":
+        assert kept(tmp_path, "tab3") == [Asked("tab3", "digits", FAST, "3")]
+
+
+def test_many_write_into_one_folder_at_once(tmp_path: Path) -> None:
+    asked = [Asked(name, "digits", (f"train.epochs={n}",)) for name in ("tab3", "beta") for n in (1, 2, 3)]
+    threads = [threading.Thread(target=one.keep, args=(tmp_path,)) for one in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(kept(tmp_path, "tab3")) == len(kept(tmp_path, "beta")) == 3
+    assert len(list((tmp_path / FOLDER).iterdir())) == 6
