@@ -12,7 +12,7 @@ import pytest
     ("words", "message"),
     [
         (["tab33"], "no table or figure 'tab33'. Did you mean 'tab3'?"),
-        (["tab3", "--seeds", "x"], "--seeds takes how many (3) or which (0,1,2), got 'x'."),
+        (["tab3", "--seeds", "x"], "--seeds takes how many (3) or which (0,1,2; '2,' for one alone), got 'x'."),
         (["tab3", "--jobs", "0"], "--jobs must be at least 1, got 0."),
         (["tab3", "--executor", "slurm"], "--executor is 'local' or 'ray', got 'slurm'."),
         (["tab3", "--address", "here:1"], "--address is for --executor ray."),

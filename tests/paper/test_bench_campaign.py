@@ -118,6 +118,8 @@ def test_a_table_from_nothing_and_again(main: Any, command: Command, tmp_path: P
     text = main(*command("tab3", "--seeds", 1, "--only", "pgdr/mp", "--only", "pgdr", "--dry-run")).out
     assert "tab3: 4 cells: 1 done" in text  # of another table: the same run
     assert "2 roughly, from other methods" in text
+    text = main(*command("tab3", "--seeds", 1, "--only", "pgdr/mp", "--only", "10-blurry", "--dry-run")).out
+    assert "tab3: 1 cells: 0 done" in text  # of that method, and of that setting
 
 
 def _tiny(words: list[str]) -> dict[str, Any]:

@@ -330,7 +330,7 @@ def test_the_command_line(write: Write, tmp_path: Path, main: Any) -> None:
     ("arguments", "message"),
     [
         (("tab33",), "there is no table or figure 'tab33'. Did you mean 'tab3'?"),
-        (("tab3", "--seeds", "0-2"), "--seeds takes how many (3) or which (0,1,2), got '0-2'."),
+        (("tab3", "--seeds", "0-2"), "--seeds takes how many (3) or which (0,1,2; '2,' for one alone), got '0-2'."),
         (("tab3", "--preset", "digit"), "unknown preset 'digit'. Did you mean 'digits'?"),
         (("tab3", "--only", "wa"), "--only wa: no cell of tab3 is of that kind."),
         (("tab3", "--format", "html"), "--format must be one of text, markdown, latex, csv, got 'html'."),

@@ -115,11 +115,24 @@ class Bench:
         return replace(self, entries=tuple(replace(entry, asked=dict(overrides)) for entry in self.entries))
 
     def only(self, patterns: Sequence[str]) -> Bench:
-        """The entries whose method, preset or column contains one of the patterns."""
-        kept = [e for e in self.entries if any(p == e.method or p == e.preset or p in e.column for p in patterns)]
-        if patterns and not kept:
-            raise ConfigError(f"--only {', '.join(patterns)}: no cell of {self.name} is of that kind.")
-        return replace(self, entries=tuple(kept)) if patterns else self
+        """The entries of one of these methods, of one of these presets, whose column holds one of these words."""
+        methods = {entry.method for entry in self.entries} & {*patterns}
+        presets = {entry.preset for entry in self.entries} & {*patterns}
+        words = [pattern for pattern in patterns if pattern not in methods | presets]
+        kept = tuple(
+            entry
+            for entry in self.entries
+            if (not methods or entry.method in methods)
+            and (not presets or entry.preset in presets)
+            and (not words or any(word in entry.column for word in words))
+        )
+        if not kept:
+            columns = "; ".join(dict.fromkeys(entry.column for entry in self.entries))
+            raise ConfigError(
+                f"--only {', '.join(patterns)}: no cell of {self.name} is of that kind. Besides methods and data sets, "
+                f"words of these choose: {columns}."
+            )
+        return replace(self, entries=kept)
 
     def cells(self, seeds: Iterable[int] = SEEDS) -> tuple[Cell, ...]:
         """The runs that the entries need, each once, seed by seed; those of presets that are not there are left out."""

@@ -118,7 +118,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         numbers = list(range(min(numbers[0], MOST + 1))) if numbers else []
     seeds = tuple(dict.fromkeys(numbers))
     if not seeds or min(seeds) < 0 or len(seeds) > MOST:
-        raise ConfigError(f"--seeds takes how many (3) or which (0,1,2), got '{text}'.")
+        raise ConfigError(f"--seeds takes how many (3) or which (0,1,2; '2,' for one alone), got '{text}'.")
     return seeds
 
 
