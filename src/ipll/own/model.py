@@ -244,6 +244,7 @@ class Model:
         old = known & ~records.surging(len(names), self.updates + 1)
         sets = decided_sets(self.decisions, names)
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
+        certain = np.array([row for row, classes in sets.items() if classes], np.int64) if sets else None
         learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
         shares = None if samples.shares is None else samples.shares[learnt]
         task = Task(
@@ -255,9 +256,10 @@ class Model:
             seen=len(names),
             known=old,
             shares=None if shares is None else _spread(shares, samples.names, names),
+            certain=certain,
         )
         if anew:
-            task = all_again(self.tensors, len(names))
+            task = all_again(self.tensors, len(names), certain)
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
         with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
             learner = self._learner(self.config, capacity, device, pretrained=not self.updates)
