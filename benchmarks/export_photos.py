@@ -2,10 +2,10 @@
 
     python benchmarks/export_photos.py FOLDER --out results/own/export_photos.json
 
-FOLDER is that of photos.py: a folder of photos for each class (CUB-200-2011 has such). Ten classes of a draw are learnt,
-through the pretrained network and from scratch (a few epochs: it need not be good, only the same). Then a file's photos
-are decoded by Pillow as docs/export.md has it, without ipll, and what the ONNX file says of them is compared with
-`Model.predict` on the files themselves.
+FOLDER is that of photos.py: a folder of photos for each class (CUB-200-2011 has such). Ten classes of a draw are
+learnt, through the pretrained network and from scratch (a few epochs: it need not be good, only the same). Then other
+photos are decoded by Pillow as docs/export.md has it, without ipll, and what the ONNX file says of them is compared
+with `Model.predict` on the files themselves.
 """
 
 from __future__ import annotations
