@@ -56,6 +56,20 @@ def test_label_studio(exports: Path, write: Write) -> None:
     assert shares(by_id) == {"s1": {"robin": 0.667, "sparrow": 0.333}, "s2": {"sparrow": 1.0}}
 
 
+def test_label_studio_with_reviews_and_a_history(exports: Path) -> None:
+    """As a team's server writes it: annotators are objects, and what was chosen before stands there, too."""
+    content: list[Any] = json.loads(json.dumps(STUDIO))
+    for annotation in (one for task in content for one in task["annotations"]):
+        who = annotation["completed_by"]
+        before = {"id": 1, "action": "submitted", "created_by": 3, "result": [RESULT], "comment": None}
+        annotation["completed_by"] = {"id": 3, "email": f"{who}@example.org", "first_name": "", "last_name": ""}
+        annotation |= {"history": [before], "reviews": [], "draft_created_at": None, "unique_id": "a-b"}
+    for task in content:
+        task |= {"drafts": [{"result": [RESULT]}], "comment_authors": [], "meta": {}, "inner_id": 1}
+    (exports / "team.json").write_text(json.dumps(content))
+    assert shares(read_votes(exports / "team.json")) == shares(read_votes(exports / "label_studio.json"))
+
+
 def test_coco(exports: Path) -> None:
     """The same annotator's same label twice is one vote."""
     assert shares(read_votes(exports / "coco.json")) == {
