@@ -103,7 +103,8 @@ class GivenFeatures(Context):
         self.network = cast(Network, SimpleNamespace(dim=dim, head=head))
         none = torch.zeros(n, dtype=torch.bool, device=device)
         ids = torch.arange(n, device=device)
-        self.pool = Pool(ids, features, candidates, uniform_over(candidates), n, held_out=none, judged_old=none.clone())
+        p = uniform_over(candidates)
+        self.pool = Pool(ids, features, candidates, p, n, held_out=none, judged_old=none.clone(), certain=none.clone())
         self._features = features
         self.predicted = super().pool_predictions()
         self.prototypes = self.add(Prototypes(PrototypeSettings()))

@@ -34,6 +34,7 @@ class Pool:
     incoming: int  # rows [0, incoming) are the task's own
     held_out: Tensor  # [n] bool, rows not trained on
     judged_old: Tensor  # [incoming] bool, D_old of a method that separates
+    certain: Tensor  # [n] bool, samples whose sets hold the true label: nobody looks for it outside
     shares: Tensor | None = None  # [incoming, capacity] float, weights with which the task's own targets start
 
     @classmethod
@@ -41,14 +42,17 @@ class Pool:
         """The pool at a task's start: the task's own targets are still zero, the memory's as they were kept."""
         ids = torch.from_numpy(task.ids).to(device)
         own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
+        every = torch.cat([ids, memory.ids])
+        certain = every[:0] if task.certain is None else torch.from_numpy(task.certain).to(device)
         return cls(
-            ids=torch.cat([ids, memory.ids]),
+            ids=every,
             samples=place(task.samples, device, residence, memory.samples),
             candidates=torch.cat([own, memory.candidates]),
             p=torch.cat([torch.zeros(len(ids), capacity, device=device), memory.p]),
             incoming=len(ids),
             held_out=torch.zeros(len(ids) + kept, dtype=torch.bool, device=device),
             judged_old=torch.zeros(len(ids), dtype=torch.bool, device=device),
+            certain=torch.isin(every, certain),
             shares=None if task.shares is None else _widened(task.shares, capacity, device),
         )
 

@@ -41,7 +41,8 @@ def watching(sets: Tensor, rate: float, *, epoch: int = 9, epochs: int = 10) -> 
     """-> at the last epoch, unless told otherwise, of samples with these sets and uniform targets."""
     ctx = bare_context(classes=CLASSES, dim=2, old=0, seen=SEEN)
     ctx.epoch, ctx.epochs = epoch, epochs
-    ctx.pool = cast(Pool, SimpleNamespace(candidates=sets.clone(), p=sets.float() / sets.sum(dim=1, keepdim=True)))
+    p, certain = sets.float() / sets.sum(dim=1, keepdim=True), torch.zeros(len(sets), dtype=torch.bool)
+    ctx.pool = cast(Pool, SimpleNamespace(candidates=sets.clone(), p=p, certain=certain))
     misses = Misses(ctx, rate)
     misses.begin_task()
     return misses
@@ -85,6 +86,22 @@ def test_a_set_grows_where_one_label_outside_has_more_than_half() -> None:
         np.testing.assert_allclose(misses.ctx.pool.p[i].numpy(), expected, atol=1e-6)
         grown += len(outside)
     assert 20 < grown < 300
+
+
+def test_a_set_that_is_certain_never_grows() -> None:
+    rng = np.random.default_rng(2)
+    evidence, sets = random_evidence(rng, 400), seen_sets(rng, 400)
+    doubted, misses = watching(sets, 0.2), watching(sets, 0.2)
+    misses.ctx.pool.certain[::2] = True
+    before = misses.ctx.pool.p.clone()
+    for one in (doubted, misses):
+        one.evidence.copy_(evidence)
+        one.end_epoch()
+    grown = (doubted.ctx.pool.candidates != sets).any(dim=1)
+    assert grown[::2].sum() > 10
+    assert torch.equal(misses.ctx.pool.candidates[::2], sets[::2])
+    assert torch.equal(misses.ctx.pool.p[::2], before[::2])
+    assert torch.equal(misses.ctx.pool.p[1::2], doubted.ctx.pool.p[1::2])
 
 
 def test_what_was_found_stays_and_is_found_again_by_a_resumed_run() -> None:

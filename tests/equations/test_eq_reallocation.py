@@ -86,6 +86,7 @@ def begin(
     ctx.pool = Pool(
         ids=torch.arange(n), samples=torch.zeros(n, 1), candidates=candidates, p=torch.zeros(n, CLASSES), incoming=n,
         held_out=torch.zeros(n, dtype=torch.bool), judged_old=torch.zeros(n, dtype=torch.bool),
+        certain=torch.zeros(n, dtype=torch.bool),
     )  # fmt: skip
     part = Pgdr(PgdrSettings(empty_set=empty_set))
     part.build(ctx)

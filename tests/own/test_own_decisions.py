@@ -23,6 +23,7 @@ from ipll.own import Decisions, Model, Samples, from_arrays, read_decisions
 from ipll.own.audit import audit_table
 from ipll.own.audit.order import asking_order, spread
 from ipll.own.decisions import NONE, audit_id, told
+from ipll.own.training import Learnt, train
 
 X, Y = load_iris(return_X_y=True)
 EPOCHS = {"train.epochs": 4, "train.batch_size": 16}
@@ -73,6 +74,30 @@ def test_a_decided_sample_is_of_that_class_for_good(method: str) -> None:
     assert state_of(later, "flower 2")["set"] == ["0"]
     assert (model.updates, decided.updates, later.updates) == (1, 2, 3)
     assert state_of(model, "flower 0")["set"] != ["2"]  # the model that was is as it was
+
+
+@pytest.mark.parametrize("method", ["auto", "pgdr/robust"])
+def test_training_that_looks_for_misses_does_not_doubt_people(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All along, from the memory too: what training itself leaves of decided sets, which the data speak against."""
+    left: list[Learnt] = []
+
+    def watched(*given: Any) -> Learnt:
+        left.append(train(*given))
+        return left[-1]
+
+    monkeypatch.setattr("ipll.own.model.train", watched)
+    settings = {"train.epochs": 20, "train.batch_size": 16, "disambiguation.miss_rate": 0.3}
+    ids = [f"flower {i}" for i in range(0, 12, 2)]  # all of them of class 0
+    ann, ben = said(ids, ["2"] * 6), said(ids[:3], ["1"] * 3, "ben")
+    options: dict[str, Any] = {"device": "cpu", "settings": settings, "method": method}
+    decided = Model.fit(batch(0), decisions=ann, **options).decide(ben, device="cpu").update(batch(1), device="cpu")
+    for learnt, disputed in zip(left, (["2"], ["1", "2"], ["1", "2"]), strict=True):
+        sets, p, kept = (learnt.tensors[f"module.memory.{name}"] for name in ("candidates", "p", "ids"))
+        for row in range(6):
+            here = int((kept == row).nonzero())
+            expected = disputed if row < 3 else ["2"]
+            assert sorted(decided.names[c] for c in sets[here].nonzero()[:, 0].tolist()) == expected, row
+            assert not p[here][~sets[here]].any()
 
 
 def test_none_of_these_is_not_learnt_from_and_counts_as_a_miss(model: Model) -> None:
@@ -199,6 +224,21 @@ def test_a_stopped_update_goes_on_to_the_same_bits_with_the_same_decisions(
     assert rest.seen == [3, 4]
     other = StopAfter(0)
     model.update(samples, decisions=said(["flower 0"], ["1"]), reporter=other, **options)
+    assert other.seen == [1, 2, 3, 4]
+
+
+def test_what_is_certain_is_the_same_after_a_stop(tmp_path: Path) -> None:
+    settings = EPOCHS | {"disambiguation.miss_rate": 0.3, "model.inputs": "z-scores", "augment.drop": 0.0}
+    given: dict[str, Any] = {"device": "cpu", "settings": settings}
+    single = batch(0).ids[int(np.flatnonzero(batch(0).candidates.sum(1) == 1)[0])]
+    decisions = said([single], [state_of(Model.fit(batch(0), **given), single)["set"][0]])  # as it came, and now sure
+    whole = Model.fit(batch(0), decisions=decisions, **given)
+    with pytest.raises(Interrupted):
+        Model.fit(batch(0), decisions=decisions, reporter=StopAfter(2), pending=tmp_path, **given)
+    rest, other = StopAfter(0), StopAfter(0)
+    assert_same(Model.fit(batch(0), decisions=decisions, reporter=rest, pending=tmp_path, **given), whole)
+    assert rest.seen == [3, 4]
+    Model.fit(batch(0), reporter=other, pending=tmp_path, **given)  # the same sets, but doubted
     assert other.seen == [1, 2, 3, 4]
 
 

@@ -40,10 +40,11 @@ def test_how_many_sets_of_each_size_have_missed() -> None:
 
 
 def test_what_a_set_alone_says() -> None:
-    sets = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
-    prior = set_prior(sets, torch.tensor([0.0, 0.4, 0.1, 0.3, 0.0]), seen=3)
-    expected = torch.tensor([[0.6, 0.2, 0.2, 0], [0.45, 0.45, 0.1, 0], [1 / 3, 1 / 3, 1 / 3, 0]])  # all seen: no miss
-    assert torch.allclose(prior, expected)
+    sets = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 0, 0]], dtype=torch.bool)
+    certain = torch.tensor([False, False, False, True])
+    prior = set_prior(sets, torch.tensor([0.0, 0.4, 0.1, 0.3, 0.0]), 3, certain)
+    third = [1 / 3, 1 / 3, 1 / 3, 0]  # all that are seen: no miss
+    assert torch.allclose(prior, torch.tensor([[0.6, 0.2, 0.2, 0], [0.45, 0.45, 0.1, 0], third, [0, 1, 0, 0]]))
 
 
 def ambiguous() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -56,6 +56,20 @@ def test_label_studio(exports: Path, write: Write) -> None:
     assert shares(by_id) == {"s1": {"robin": 0.667, "sparrow": 0.333}, "s2": {"sparrow": 1.0}}
 
 
+def test_label_studio_with_reviews_and_a_history(exports: Path) -> None:
+    """As a team's server writes it: annotators are objects, and what was chosen before stands there, too."""
+    content: list[Any] = json.loads(json.dumps(STUDIO))
+    for annotation in (one for task in content for one in task["annotations"]):
+        who = annotation["completed_by"]
+        before = {"id": 1, "action": "submitted", "created_by": 3, "result": [RESULT], "comment": None}
+        annotation["completed_by"] = {"id": 3, "email": f"{who}@example.org", "first_name": "", "last_name": ""}
+        annotation |= {"history": [before], "reviews": [], "draft_created_at": None, "unique_id": "a-b"}
+    for task in content:
+        task |= {"drafts": [{"result": [RESULT]}], "comment_authors": [], "meta": {}, "inner_id": 1}
+    (exports / "team.json").write_text(json.dumps(content))
+    assert shares(read_votes(exports / "team.json")) == shares(read_votes(exports / "label_studio.json"))
+
+
 def test_coco(exports: Path) -> None:
     """The same annotator's same label twice is one vote."""
     assert shares(read_votes(exports / "coco.json")) == {
@@ -91,6 +105,27 @@ def test_cvat_annotators_within_a_file(write: Write, photos: Path) -> None:
     assert shares(read_votes(write("votes.xml", text))) == {"photos/0.png": {"a": 0.667, "b": 0.333}}
 
 
+def test_cvat_annotators_of_a_project(write: Write, photos: Path) -> None:
+    """Each task has its own, and the same images may be in several of them."""
+    who = {"3": "<assignee><username>ann</username><email/></assignee>", "5": "<assignee></assignee>"}
+    tasks = "".join(f"<task><id>{number}</id><name>t</name>{one}</task>" for number, one in who.items())
+    said = '<image id="0" name="photos/{}.png" subset="default" task_id="{}"><tag label="{}" source="manual"/></image>'
+    tags = [said.format(*one) for one in ((0, 3, "a"), (1, 3, "b"), (0, 5, "b"), (1, 5, "b"), (0, 3, "a"))]
+    meta = f"<meta><project><id>1</id><tasks>{tasks}</tasks></project></meta>"
+    found = read_votes(write("votes.xml", f"<annotations>{meta}{''.join(tags)}</annotations>"))
+    assert shares(found) == {"photos/0.png": {"a": 0.5, "b": 0.5}, "photos/1.png": {"b": 1.0}}
+
+
+def test_choices_for_regions_are_no_votes(exports: Path) -> None:
+    """Nor are the boxes that they are about; choices for the whole image beside them are."""
+    content: list[Any] = json.loads(json.dumps(STUDIO))
+    box = {"x": 10.0, "y": 20.0, "width": 30.0, "height": 5.0, "rotation": 0}
+    of_region = {"id": "r1", "type": "choices", "from_name": "blurred", "value": box | {"choices": ["yes"]}}
+    content[0]["annotations"][0]["result"] += [{"id": "r1", **BOXES, "value": box | BOXES["value"]}, of_region]
+    (exports / "more.json").write_text(json.dumps(content))
+    assert shares(read_votes(exports / "more.json")) == shares(read_votes(exports / "label_studio.json"))
+
+
 def test_votes_as_json(write: Write) -> None:
     votes = [{"sample": "s1", "annotator": k, "label": label} for k, label in enumerate(["a", "a", "b"])]
     votes.append({"sample": "s2", "annotator": 0, "label": "b"})
@@ -103,8 +138,9 @@ def changed(content: Any, **fields: Any) -> str:
 
 
 RESULT = {"type": "choices", "from_name": "sex", "value": {"choices": ["male"]}}
+REGION = RESULT | {"value": {"points": [[1.0, 2.0], [3.0, 4.0], [5.0, 1.0]], "choices": ["male"]}}
 BAD = {"type": "choices", "from_name": "bird", "value": 1}
-BOXES = {"type": "rectanglelabels", "from_name": "box", "value": {"rectanglelabels": ["robin"]}}
+BOXES: dict[str, Any] = {"type": "rectanglelabels", "from_name": "box", "value": {"rectanglelabels": ["robin"]}}
 
 
 @pytest.mark.parametrize(
@@ -143,6 +179,21 @@ BOXES = {"type": "rectanglelabels", "from_name": "box", "value": {"rectanglelabe
             "v.json",
             json.dumps([*STUDIO, {"data": {}, "annotations": [{"result": [BAD]}]}]),
             ["task 4: not a task"],
+        ),
+        (
+            "v.json",
+            json.dumps([{"id": 1, "data": {"image": "a.png"}, "annotations": [{"result": [REGION]}]}]),
+            ["results are of the type 'choices of a region' (1)"],
+        ),
+        (
+            "v.json",
+            changed(COCO, annotations=[{"image_id": 1, "segments_info": [{"id": 7, "category_id": 1}]}]),
+            ["annotation 1: it has 'segments_info', which is no vote", "Export classes of images"],
+        ),
+        (
+            "v.json",
+            changed(COCO, annotations=[{"image_id": 1, "category_id": 0, "caption": "a bird"}]),
+            ["annotation 1: it has 'caption', which is no vote"],
         ),
         ("v.json", changed(COCO, categories=[]), ["annotation 1: 'category_id' 1 is not in the file"]),
         ("v.json", changed(COCO, images=COCO["images"] * 2), ["two of the 'images' have the id 1"]),

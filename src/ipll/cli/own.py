@@ -202,8 +202,9 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given | 
         show_choices,
         skipped_lines,
     )
+    from ipll.own.history import Score
     from ipll.own.prediction import evaluate as compare
-    from ipll.own.work import readable
+    from ipll.own.work import keep_score, readable
     from ipll.progress import LiveProgress
 
     if given is not None:
@@ -225,6 +226,7 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given | 
         else:
             _say_all(skipped_lines(test.skipped[len(given.test.skipped) :], test.word))
             _say_all(evaluation_lines(result, "rows of the split 'test'"))
+            keep_score(folder, model, Score.of(result))
     _say_all(kept_lines(model, folder))
 
 

@@ -136,7 +136,9 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     else:
         what = f"{model.shape[0]:,} features"
     say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
-    say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes")
+    days = [one.when[:10] for one in model.history]
+    when = f", learnt on {days[0]}" * bool(days) + f", last changed on {days[-1]}" * (len(days) > 1)
+    say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes{when}")
     for line in network_lines(model):
         say(line)
     show(class_table(model))

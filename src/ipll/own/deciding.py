@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipll.data.stream import Task
+from ipll.data.stream import Ints, Task
 from ipll.engine.state import MEMORY
 from ipll.own.decisions import Decision, Decisions, decided_sets, logged, resolve
 from ipll.own.reading.images import Images
@@ -139,12 +139,12 @@ def keeps_all(records: Records, decisions: Sequence[Decision]) -> bool:
     return bool(np.array_equal(np.flatnonzero(~records.in_memory), sorted(out)))
 
 
-def all_again(tensors: Mapping[str, Tensor], seen: int) -> Task:
+def all_again(tensors: Mapping[str, Tensor], seen: int, certain: Ints | None) -> Task:
     """-> what the memory keeps, as if all of it came now. What was settled before holds nothing back: a network that
     has memorised labels would not let go of them, and is no better for having learnt twice."""
     ids, samples, candidates = (tensors[f"{MEMORY}{name}"].numpy() for name in ("ids", "samples", "candidates"))
     order = np.argsort(ids)
     return Task(
         index=0, ids=ids[order], samples=samples[order], candidates=candidates[order][:, :seen], old=0, seen=seen,
-        known=np.zeros(seen, np.bool_),
+        known=np.zeros(seen, np.bool_), certain=certain,
     )  # fmt: skip

@@ -11,7 +11,7 @@ be written is the model that was there before. Nothing is ever unpickled.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -68,6 +68,11 @@ def write_folder(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, T
     kept = {path.name for path in files.values()}
     remove_files(folder, lambda name: OURS.fullmatch(name) and name not in kept)
     remove_leftovers(folder, "model.json".__eq__)
+
+
+def change_facts(folder: Path, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Writes model.json anew, with its facts as `change` gives them; the other files stay as they are."""
+    write_sealed(folder / "model.json", change(_facts(folder)))
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Records]:

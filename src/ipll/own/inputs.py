@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,20 @@ def array_of(samples: Samples) -> Array:
     assert samples.images is not None
     assert isinstance(samples.images.items, np.ndarray)
     return np.ascontiguousarray(samples.images.items)
+
+
+def columns_in(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """-> where each of the given classes is among the names; -1 for one that is not."""
+    position = {name: column for column, name in enumerate(names)}
+    return np.array([position.get(name, -1) for name in given], np.int64)
+
+
+def spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[Any]:
+    """-> values [n, given] in the columns of `names` [n, names], zero elsewhere."""
+    columns = columns_in(given, names)
+    wide = np.zeros((len(values), len(names)), values.dtype)
+    wide[:, columns[columns >= 0]] = values[:, columns >= 0]
+    return wide
 
 
 def matched(samples: Samples, kind: str, shape: Sequence[int], feature_names: tuple[str, ...]) -> Samples:

@@ -25,7 +25,8 @@ from ipll.own.deciding import all_again, impose, keeps_all, no_samples, settle
 from ipll.own.decisions import Decision, Decisions, decided_sets
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.embedding import embedded, small_pictures
-from ipll.own.inputs import Array, array_of, blocks, kind_of, matched, statistics
+from ipll.own.history import Event, event
+from ipll.own.inputs import Array, array_of, blocks, columns_in, kind_of, matched, spread, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.images import Images
@@ -78,6 +79,7 @@ class Model:
     temperature: float
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
     decisions: tuple[Decision, ...] = ()  # of people, the last of each on a sample
+    history: tuple[Event, ...] = ()  # what it learnt, when; an older version did not keep it
     voted: bool = False  # did samples come with votes?
     skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
     through: Through | None = None  # the network whose features of photos are learnt from; None: samples as they come
@@ -126,7 +128,7 @@ class Model:
                 known=np.zeros(0, np.bool_), records=Records.empty(), updates=0, temperature=1.0, far=0.0,
                 decisions=said, through=Through(seen.name, seen.digest) if seen else None,
             )  # fmt: skip
-            return new._learn(samples, where, under_way, pending)
+            return new._learn(samples, where, under_way, pending)._noted(samples, decisions)
 
     def update(
         self, samples: Samples | None, *, device: str = "auto", skip_bad: bool = False,
@@ -149,7 +151,7 @@ class Model:
         said, given = settle(self.records, self.decisions, given, names, self.updates + 1, decisions)
         model = self._imposed(said, names)
         if samples is None and not model._may_learn(self, said):
-            return model
+            return model._noted(None, decisions)
         classes, dim = len(self._names_with(given)), self.shape[0] if self.through else 0
         facts = Facts.of(given, classes, where, kept=int(model.records.in_memory.sum()), dim=dim)
         chosen = choose_again(self.config, facts, self.given)
@@ -162,7 +164,8 @@ class Model:
                 tried = try_settings(config, *rows, self.mean, self.std, where, self.given, under_way, first=False)
                 chosen, config = (*chosen, *tried), reconfigure(config, tried)
             model = replace(model, config=config, chosen=_latest(self.chosen, chosen))
-            return model._learn(given, where, under_way, pending, anew=samples is None and model._keeps_all)
+            model = model._learn(given, where, under_way, pending, anew=samples is None and model._keeps_all)
+            return model._noted(None if samples is None else given, decisions)
 
     @property
     def takes(self) -> str:
@@ -185,6 +188,10 @@ class Model:
     def decide(self, decisions: Decisions, **options: Any) -> Model:
         """-> the model after people said what some of its samples are: `update` with decisions and no new samples."""
         return self.update(None, decisions=decisions, **options)
+
+    def _noted(self, samples: Samples | None, decisions: Decisions | None) -> Model:
+        """-> the model, whose history tells what it has just learnt."""
+        return replace(self, history=(*self.history, event(self.updates, samples, decisions)))
 
     def _imposed(self, decisions: tuple[Decision, ...], names: tuple[str, ...]) -> Model:
         """-> the model with these decisions, in its records and its memory. They may say that a sample is of a class
@@ -218,7 +225,7 @@ class Model:
         names, kept = self._names_with(samples), self.tensors[f"{MEMORY}candidates"].numpy()
         before = np.zeros((len(kept), len(names)), np.bool_)
         before[:, : len(self.names)] = kept[:, : len(self.names)]
-        own, array = _spread(samples.candidates, samples.names, names), array_of(samples)
+        own, array = spread(samples.candidates, samples.names, names), array_of(samples)
         if not len(kept):
             return array, own
         return np.concatenate([array, self.tensors[f"{MEMORY}samples"].numpy()]), np.concatenate([own, before])
@@ -237,27 +244,29 @@ class Model:
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
         under_way.begin("what is learnt from")
         names = self._names_with(samples)
-        records = self.records.with_samples(samples, _columns(samples.names, names), self.updates + 1)
+        records = self.records.with_samples(samples, columns_in(samples.names, names), self.updates + 1)
         under_way.check()
         capacity = _room(self.capacity, len(names))
         known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
         old = known & ~records.surging(len(names), self.updates + 1)
         sets = decided_sets(self.decisions, names)
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
+        certain = np.array([row for row, classes in sets.items() if classes], np.int64) if sets else None
         learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
         shares = None if samples.shares is None else samples.shares[learnt]
         task = Task(
             index=self.updates,
             ids=len(self.records) + learnt,
             samples=array_of(samples) if not out else array_of(samples)[learnt],
-            candidates=_spread(samples.candidates[learnt], samples.names, names),
+            candidates=spread(samples.candidates[learnt], samples.names, names),
             old=int(old.sum()),
             seen=len(names),
             known=old,
-            shares=None if shares is None else _spread(shares, samples.names, names),
+            shares=None if shares is None else spread(shares, samples.names, names),
+            certain=certain,
         )
         if anew:
-            task = all_again(self.tensors, len(names))
+            task = all_again(self.tensors, len(names), certain)
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
         with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
             learner = self._learner(self.config, capacity, device, pretrained=not self.updates)
@@ -360,20 +369,6 @@ def _room(capacity: int, classes: int) -> int:
     while capacity < classes:
         capacity *= 2
     return capacity
-
-
-def _columns(given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[np.int64]:
-    """-> where each of the given classes is among the names; -1 for one that is not."""
-    position = {name: column for column, name in enumerate(names)}
-    return np.array([position.get(name, -1) for name in given], np.int64)
-
-
-def _spread(values: npt.NDArray[Any], given: tuple[str, ...], names: tuple[str, ...]) -> npt.NDArray[Any]:
-    """-> values [n, given] in the columns of `names` [n, names], zero elsewhere."""
-    columns = _columns(given, names)
-    wide = np.zeros((len(values), len(names)), values.dtype)
-    wide[:, columns[columns >= 0]] = values[:, columns >= 0]
-    return wide
 
 
 def _pictured(photos: Images | None, first: int, tensors: Mapping[str, Tensor], before: Model) -> Tensor | None:

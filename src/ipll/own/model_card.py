@@ -70,6 +70,7 @@ def _what(model: Model, name: str, saved: str) -> Iterator[str]:
     if through := getattr(model, "through", None):
         kind = f"photos, seen through the pretrained network {plain_text(through.name)}"
     config = model.config
+    saved = plain_text(model.history[-1].when[:10]) if model.history else saved
     yield (
         f"Says which of {len(model.names):,} classes a sample is of ({kind}). Learnt with the method "
         f"{plain_text(config.method)} of ipll, seed {config.seed}, from {counted(len(model.records), 'sample')} in "
@@ -81,15 +82,22 @@ def _what(model: Model, name: str, saved: str) -> Iterator[str]:
 
 def _data(model: Model) -> Iterator[str]:
     records, sizes = model.records, np.diff(model.records.offsets)
+    when = {one.update: one.when for one in reversed(model.history)}  # the first of each number brought its samples
     rows = []
-    for update in range(1, model.updates + 1):
+    for update in np.unique(records.update).tolist():
         here = np.flatnonzero(records.update == update)
         sources = Counter(records.source[i] for i in here.tolist())
         names = ", ".join(Path(source).name or source for source in sources)
         one = int((sizes[here] == 1).sum())
-        rows.append((update, names, f"{len(here):,}", f"{sizes[here].mean() if len(here) else 0:.2f}", f"{one:,}"))
+        rows.append((
+            update, _told(when.get(update)), names, f"{len(here):,}", f"{sizes[here].mean():.2f}", f"{one:,}"
+        ))  # fmt: skip
     yield from ("", "## Data", "")
-    yield from table(("batch", "source", "samples", "candidates a sample", "with one only"), rows)
+    yield from table(("batch", "learnt (UTC)", "source", "samples", "candidates a sample", "with one only"), rows)
+    said = [one for one in model.history if one.decided]
+    if said:
+        files = (f"{plain_text(one.decisions)} ({one.decided:,}) on {plain_text(_told(one.when))}" for one in said)
+        yield from ("", f"Decisions of people came in {', '.join(files)}.")
     kept = int(records.in_memory.sum())
     yield from ("", f"The model's folder keeps {counted(kept, 'sample')} to go on learning, and all ids and labels.")
 
@@ -141,11 +149,14 @@ def _scores(model: Model, evaluation: Evaluation | None, source: str) -> Iterato
         ), "")  # fmt: skip
     else:
         yield "- Predictions were not evaluated for this card: name a table with labels that were not learnt from."
+    yield from _earlier_scores(model)
     if model.config.model.folds:
         wrong, n = float((1 - records.confidence).sum()), len(records)
+        spread = math.sqrt(float((records.confidence * (1 - records.confidence)).sum()))
         yield (
             f"- Labels that were settled on: {wrong:,.0f} of {n:,} ({100 * wrong / max(n, 1):.1f} %) are expected "
-            "to be wrong, judged by networks that had not learnt from the sample. No true label was used."
+            f"to be wrong, give or take {Z * spread:,.0f} (95 %, if they err independently), judged by networks that "
+            "had not learnt from the sample. No true label was used."
         )
     else:
         yield "- How many of the labels that were settled on are wrong was not judged on held-out samples."
@@ -155,6 +166,25 @@ def _scores(model: Model, evaluation: Evaluation | None, source: str) -> Iterato
             f"- True labels came with {counted(len(right), 'sample')} that were learnt from, and were not used: "
             f"{_share(int(right.sum()), len(right))} are what was settled on."
         )
+
+
+def _earlier_scores(model: Model) -> Iterator[str]:
+    """What was measured as the model learnt, on rows that its tables kept for testing."""
+    for one in model.history:
+        if one.score is not None:
+            score, when = one.score, "the fit" if one.update == 1 else f"update {one.update - 1}"
+            since = f" ({counted(ago, 'update')} ago)" if (ago := model.updates - one.update) else ""
+            yield (
+                f"- Measured after {when}{since}, on {plain_text(_told(one.when))}: accuracy "
+                f"{_share(score.right, score.samples)} on {counted(score.samples, 'test row')} of "
+                f"{plain_text(one.source)}, balanced over classes {100 * score.balanced_accuracy:.1f} %, calibration "
+                f"error {100 * score.calibration_error:.1f} %."
+            )
+
+
+def _told(when: str | None) -> str:
+    """-> '2026-01-31 12:00' of a time in UTC; models of older versions do not have it."""
+    return when[:16].replace("T", " ") if when else "not kept"
 
 
 def _calibration(model: Model, evaluation: Evaluation | None) -> Iterator[str]:

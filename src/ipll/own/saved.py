@@ -18,6 +18,7 @@ from ipll.own.decisions import as_rows, from_rows
 from ipll.own.defaults import Choice
 from ipll.own.facts import check_folder
 from ipll.own.folder import read_folder, write_folder
+from ipll.own.history import as_facts, from_facts
 from ipll.own.through import Through
 
 SEQUENCES = ("names", "shape", "feature_names", "mean", "std")  # fields that stand in model.json as they are
@@ -34,6 +35,7 @@ def write_model(path: Path, fields: Mapping[str, Any]) -> None:
         "given": dict(fields["given"]),
         "chosen": [choice._asdict() for choice in fields["chosen"]],
         "decisions": as_rows(fields["decisions"]),
+        "history": as_facts(fields["history"]),
         "config": fields["config"].to_table(),
     }
     tensors = fields["tensors"] | {"centres": fields["centres"]}
@@ -63,6 +65,7 @@ def read_model(path: Path) -> dict[str, Any]:
             "centres": tensors.pop("centres"),
             "tensors": LearnerState.of(tensors).named(),
             "records": records,
+            "history": from_facts(facts.get("history", ()), facts["updates"]),
             "decisions": from_rows(facts.get("decisions", ()), len(records), fields["names"]),
         }
     except ConfigError as error:

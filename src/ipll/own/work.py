@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ipll.driver import stop_requests
 from ipll.errors import RunError
-from ipll.own.folder import PENDING, clear_pending, working_on
+from ipll.own.folder import PENDING, change_facts, clear_pending, working_on
+from ipll.own.history import Score, as_facts
 from ipll.own.model import Model
 from ipll.own.reading.samples import Samples
 from ipll.progress import Listener, Silent
@@ -66,6 +67,17 @@ def save(model: Model, folder: Path, reporter: Listener | None = None) -> None:
         reporter.stage("the model is saved")
         model.save(folder)
         clear_pending(folder)
+
+
+def keep_score(folder: Path, model: Model, score: Score) -> None:
+    """Keeps how a model that was saved there scored; not where it has learnt on since."""
+    scored = (*model.history[:-1], model.history[-1]._replace(score=score))
+
+    def change(facts: dict[str, Any]) -> dict[str, Any]:
+        return facts | {"history": as_facts(scored)} if facts.get("history") == as_facts(model.history) else facts
+
+    with working_on(folder):
+        change_facts(folder, change)
 
 
 def check_free(folder: Path, *, overwrite: bool = False) -> None:

@@ -1,6 +1,7 @@
 """When the true label is not among the candidates: weight outside the sets where the evidence is strong (ours).
 
-`Misses` goes by what the network says of samples that it learns from, `HeldOutMisses` by members that do not."""
+`Misses` goes by what the network says of samples that it learns from, `HeldOutMisses` by members that do not. Neither
+doubts a set that is certain (`Pool.certain`): one that a person decided."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class Misses(nn.Module):
         if ctx.epoch + 1 < WARM_UP * ctx.epochs:
             return
         weight = posterior(self.evidence, pool.candidates, ctx.seen, self.rate)
-        outside = (weight > 0.5) & ~pool.candidates
+        outside = (weight > 0.5) & ~pool.candidates & ~pool.certain[:, None]
         moved = outside.any(dim=1, keepdim=True)
         self.found |= outside
         self.widen()
@@ -97,12 +98,17 @@ class HeldOutMisses(nn.Module):
         self.said = torch.zeros_like(pool.p)
         self.cold.fill_(1.0)
         p, own = pool.p[: pool.incoming], pool.candidates[: pool.incoming]
-        outside = set_prior(own, self.shares, self.ctx.seen) * ~own
+        outside = self.set_prior(slice(pool.incoming), own) * ~own
         p.copy_(p * (1 - outside.sum(dim=1, keepdim=True)) + outside)
 
     def begin_epoch(self) -> None:
         """Sets stay as they are within a task: a resumed run finds the same shares."""
-        self.shares.copy_(miss_shares(self.ctx.pool.candidates, self.rate))
+        pool = self.ctx.pool
+        self.shares.copy_(miss_shares(pool.candidates[~pool.certain], self.rate))
+
+    def set_prior(self, rows: Tensor | slice, candidates: Tensor) -> Tensor:
+        """-> pi [n, capacity] of these rows of the pool, whose sets are candidates [n, capacity]."""
+        return set_prior(candidates, self.shares, self.ctx.seen, self.ctx.pool.certain[rows])
 
     def posterior(self, out: Output, rows: Tensor, candidates: Tensor, lift: Tensor | float) -> Tensor:
         """-> z [b, capacity] for these rows of the pool."""
@@ -110,7 +116,7 @@ class HeldOutMisses(nn.Module):
         assert members is not None
         said = members.held_out(out.features, self.ctx.pool.ids[rows])
         self.said[rows] = said
-        return (said / self.cold + lift + set_prior(candidates, self.shares, self.ctx.seen).log()).softmax(dim=1)
+        return (said / self.cold + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
 
     def end_epoch(self) -> None:
         """The temperature under which the sets are most likely, misses among them: members that learn soft targets say
@@ -118,15 +124,15 @@ class HeldOutMisses(nn.Module):
         ctx = self.ctx
         order = torch.randperm(len(self.said), generator=ctx.generator("misses", ctx.task), device=self.said.device)
         rows = order[:ENOUGH]
-        prior = set_prior(ctx.pool.candidates[rows], self.shares, ctx.seen)
+        prior = self.set_prior(rows, ctx.pool.candidates[rows])
         scores = self.said[rows] / self.said.new_tensor(TEMPERATURES)[:, None, None]
-        likelihood = (scores.log_softmax(dim=2).exp() * prior).sum(dim=2).log().mean(dim=1)
+        likelihood = (scores.log_softmax(dim=2) + prior.log()).logsumexp(dim=2).mean(dim=1)
         self.cold.copy_(self.said.new_tensor(TEMPERATURES)[likelihood.argmax()])
 
     def end_task(self) -> None:
         pool = self.ctx.pool
         self.said = self.said[:0].clone()
-        self.prior = set_prior(pool.candidates, self.shares, self.ctx.seen)
+        self.prior = self.set_prior(slice(None), pool.candidates)
         pool.candidates |= pool.p > 0.5
         pool.p.mul_(pool.candidates).div_(pool.p.sum(dim=1, keepdim=True))
 
@@ -156,10 +162,11 @@ def miss_shares(candidates: Tensor, rate: float) -> Tensor:
     return torch.tensor(shares[:-1], dtype=torch.float32, device=candidates.device)
 
 
-def set_prior(candidates: Tensor, shares: Tensor, seen: int) -> Tensor:
-    """-> pi [n, capacity]: how probable each seen class is by the set alone, of whose size a share has missed."""
+def set_prior(candidates: Tensor, shares: Tensor, seen: int, certain: Tensor) -> Tensor:
+    """-> pi [n, capacity]: how probable each seen class is by the set alone, of whose size a share has missed; but
+    none of those that are certain [n]."""
     size = candidates.sum(dim=1, keepdim=True)
-    return _prior(candidates, shares[size] * (size < seen), seen)
+    return _prior(candidates, shares[size] * ((size < seen) & ~certain[:, None]), seen)
 
 
 def _prior(candidates: Tensor, miss: Tensor | float, seen: int) -> Tensor:

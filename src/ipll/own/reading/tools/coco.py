@@ -11,6 +11,8 @@ from ipll.own.reading.tools.vote import Asked, Vote, text_of
 
 NAME, WORD = "COCO", "annotation"
 WANTED = "Votes are 'annotations' with 'image_id' and 'category_id'."
+TABLE = "Export classes of images, or write a table of sample, annotator and label."
+OTHERS = ("caption", "segments_info")  # of COCO's other tasks: a text, and the parts of an image
 WHO = ("annotator", "annotator_id", "worker", "worker_id", "completed_by", "created_by", "user", "user_id")
 
 
@@ -27,6 +29,8 @@ def votes(content: Mapping[str, Any], asked: Asked, problems: Problems) -> Itera
         if not isinstance(annotation, dict):
             problems.add([row], "not an object", WANTED)
             continue
+        if other := next((key for key in OTHERS if key in annotation), ""):
+            raise DataError(f"{asked.file}, {WORD} {row}: it has '{other}', which is no vote. {WANTED} {TABLE}")
         image, category = images.get(_key(annotation, "image_id")), names.get(_key(annotation, "category_id"))
         if image is None or category is None:
             what = "image_id" if image is None else "category_id"
@@ -35,7 +39,7 @@ def votes(content: Mapping[str, Any], asked: Asked, problems: Problems) -> Itera
         if _part(annotation, image):
             raise DataError(
                 f"{asked.file}, {WORD} {row}: it is of a part of the image ('bbox' {annotation.get('bbox')}), which is "
-                "no vote on the whole. Export classes of images, or write a table of sample, annotator and label."
+                f"no vote on the whole. {TABLE}"
             )
         who = next((name for key in WHO if (name := text_of(annotation.get(key)))), f"annotation {row}")
         name = text_of(image.get("file_name"))

@@ -60,12 +60,12 @@ def _objects(holder: Any, key: str) -> list[Mapping[str, Any]]:
 
 def _check_question(tasks: list[Any], asked: Asked) -> None:
     """One question is answered, by choices: answers to two of them are no votes on one thing."""
-    kinds = Counter(str(result.get("type")) for task in tasks for result in _results(task))
+    kinds = Counter(_kind(result) for task in tasks for result in _results(task))
     if kinds and "choices" not in kinds:
         found = ", ".join(f"'{kind}' ({count:,})" for kind, count in kinds.most_common(5))
         raise DataError(f"{asked.file}: {NAME}, whose results are of the type {found}. {WANTED}")
     questions = Counter(
-        str(result.get("from_name")) for task in tasks for result in _results(task) if result.get("type") == "choices"
+        str(result.get("from_name")) for task in tasks for result in _results(task) if _kind(result) == "choices"
     )
     if len(questions) > 1:
         found = ", ".join(f"'{name}' ({count:,})" for name, count in questions.most_common(5))
@@ -74,11 +74,17 @@ def _check_question(tasks: list[Any], asked: Asked) -> None:
         )
 
 
+def _kind(result: Mapping[str, Any]) -> str:
+    """-> its type. Choices for a region have its outline beside them in their value, and are no votes on the whole."""
+    kind, value = str(result.get("type")), result.get("value")
+    return "choices of a region" if kind == "choices" and isinstance(value, dict) and len(value) > 1 else kind
+
+
 def _choices(annotation: Mapping[str, Any]) -> list[str]:
     return [
         text_of(label)
         for result in annotation.get("result") or ()
-        if result.get("type") == "choices"
+        if _kind(result) == "choices"
         for label in result["value"]["choices"]
     ]
 
