@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ipll.component import FAMILIES
-from ipll.data.source import SOURCES
+from ipll.data.sources import SOURCES
 from ipll.data.stream import StreamConfig
 from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, suggest

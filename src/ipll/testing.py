@@ -25,8 +25,7 @@ from torch import Tensor
 
 from ipll.component import Batch, Component, Phase
 from ipll.config import Config, resolve
-from ipll.data.source import SOURCES, Source, SourceLoader
-from ipll.data.sources import load_source
+from ipll.data.sources import SOURCES, Source, SourceLoader, load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine.device import cpu_threads
 from ipll.learner import Learner, Position
