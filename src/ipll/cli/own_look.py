@@ -23,26 +23,27 @@ def predict(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
-    from ipll.cli.own_output import SHOWN, check_ending, first_rows, prediction_table, skipped_lines, write_columns
+    from ipll.cli.own_output import SHOWN, check_ending, first_rows, prediction_table, skipped_lines
 
     check_ending(out)
     from ipll.own.certainty import FLAGGED
     from ipll.own.model import Model
     from ipll.own.reading.given import read_to_predict
     from ipll.own.work import readable
+    from ipll.own.writing import write_table
     from ipll.progress import LiveProgress
 
     model = Model.load(folder, plugins=plugin or ())
     samples = read_to_predict(source, skip_bad=skip_bad)
     samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
     predictions = model.predict(samples, device=device)
-    columns = prediction_table(samples, predictions, top)
+    table = prediction_table(samples, predictions, top)
     if out is None:
-        show(first_rows(columns))
+        show(first_rows(table))
         if len(samples) > SHOWN:
             say(f"The first {SHOWN} of {len(samples):,}. All of them: --out FILE.csv")
     else:
-        write_columns(columns, out)
+        write_table(table, out)
         say(f"Written to {out}: {len(samples):,} predictions")
     for line in skipped_lines(samples.skipped, samples.word):
         say(line)
@@ -96,10 +97,10 @@ def audit(
 ) -> None:
     """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
     from ipll.cli.own_output import SHOWN, check_ending
-    from ipll.own.audit import WRITERS, audit_table, write_audit
+    from ipll.own.audit import ENDINGS, audit_table, write_audit
     from ipll.own.model import Model
 
-    check_ending(out, tuple(WRITERS))
+    check_ending(out, ENDINGS)
     model = Model.load(folder, plugins=plugin or ())
     if out is not None:
         write_audit(model, out)
