@@ -45,8 +45,7 @@ def predict(
     else:
         write_table(table, out)
         say(f"Written to {out}: {len(samples):,} predictions")
-    for line in skipped_lines(samples.skipped, samples.word):
-        say(line)
+    say(*skipped_lines(samples.skipped, samples.word))
     known = f" ({100 * FLAGGED:.0f} % of known kinds are, too)" if model.config.model.folds else ""
     say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}{known}")
 
@@ -81,8 +80,7 @@ def evaluate(
     result = compare(model.predict(samples, device=device), samples)
     for one in evaluation_tables(result):
         show(one)
-    for line in [*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what)]:
-        say(line)
+    say(*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what))
     if out is not None:
         write_json(out, result.to_dict())
         say(f"Written to {out}")
@@ -138,12 +136,9 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
         what = f"{model.shape[0]:,} features"
     say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
     say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes")
-    for line in network_lines(model):
-        say(line)
+    say(*network_lines(model))
     show(class_table(model))
     show_choices(model)
-    said = decision_lines(model)
-    for line in [*class_lines(model), *said, *evidence_lines(model), *kept_lines(model, folder)]:
-        say(line)
+    say(*class_lines(model), *decision_lines(model), *evidence_lines(model), *kept_lines(model, folder))
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         say(f"  {path.name}: {path.stat().st_size:,} bytes")
