@@ -319,3 +319,16 @@ def cutmix(logits: Vector, p: Vector, partner: Sequence[int], share: Numbers, se
             f = softmax(logits[i] + seen_by[k])
             total -= weight * sum(p[k][j] * math.log(f[j]) for j in range(len(f)) if p[k][j] > 0)
     return total / len(logits)
+
+
+def followed(mu: Vector, views: Sequence[tuple[Vector, Sequence[int]]], momentum: float) -> Vector:
+    """PiCO and PaPi: view after view, sample by sample, mu_c <- m mu_c + (1 - m) q; then every row that is not zero to
+    length one."""
+    mu = mu.copy()
+    for embeddings, classes in views:
+        for q, c in zip(embeddings, classes, strict=True):
+            mu[c] = momentum * mu[c] + (1 - momentum) * q
+    for row in mu:
+        if row.any():
+            row /= math.sqrt(sum(v * v for v in row))
+    return mu

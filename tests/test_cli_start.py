@@ -47,6 +47,38 @@ def test_help_version_and_mistakes_import_nothing_heavy(root: Path) -> None:
         assert not HEAVY & set(json.loads(modules)), words
 
 
+STOP = """
+import os, signal, sys
+from ipll.__main__ import main
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
+sys.meta_path.insert(0, Stop())
+sys.argv = sys.argv[1:]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("ipll.cli", "Stopped."),
+        ("typer", "Stopped."),
+        ("rich.console", "Stopped."),
+        ("ipll.benchmark.run", "Stopping."),
+        ("torch", "Stopping."),
+    ],
+)
+def test_ctrl_c_while_it_is_still_importing(root: Path, tmp_path: Path, module: str, told: str) -> None:
+    command = [sys.executable, "-c", STOP, module, "run", "digits", "--out", "run"]
+    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{told}\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_sources_tell_all_settings() -> None:
     """They are read, not imported, where an option is mistyped."""
     keys = {f"{section}.{name}" for section, kind in SECTIONS.items() for name, *_ in describe(kind)}

@@ -18,7 +18,7 @@ from typing import Any
 
 import ipll.data.sources  # noqa: F401 (registers the data sets)
 from ipll.component import FAMILIES
-from ipll.data.source import SOURCES
+from ipll.data.sources import SOURCES
 from ipll.data.stream import StreamConfig
 from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, suggest

@@ -177,18 +177,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         model = Model.load(Path(path), plugins=plugins)
         file = Path(path) / FILE
-        values: dict[str, Any] = {
-            "parameters": {"method": model.config.method, "random_state": model.config.seed},
-            "names": [],
-            "classes": [],
-        }
+        parameters: Mapping[str, Any] = {"method": model.config.method, "random_state": model.config.seed}
+        names, classes = [], []
         try:
             with suppress(FileNotFoundError):
                 values = read_sealed(file)
-            names, classes = values["names"], values["classes"]
+                parameters, names, classes = (values[key] for key in ("parameters", "names", "classes"))
             if list(model.names[: len(names)]) != names:
                 raise ValueError("it belongs to another model")
-            estimator = cls(**values["parameters"])._settled(model, classes, label_type(classes))
+            estimator = cls(**parameters)._settled(model, classes, label_type(classes))
             estimator._begun = estimator._kept()
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
@@ -204,10 +201,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise DataError("IncrementalClassifier requires y to be passed, but the target y is None. Give candidates.")
         new = copy.copy(self)
         if model is None:
-            new._begun = {name: _plain(getattr(self, name)) for name in KEPT}
-        elif changed := [
-            name for name, value in getattr(self, "_begun", {}).items() if _plain(getattr(self, name)) != value
-        ]:
+            new._begun = self._kept()
+        elif changed := [name for name, value in getattr(self, "_begun", {}).items() if self._kept()[name] != value]:
             warnings.warn(
                 f"{', '.join(changed)}: changed since the first batch, and without effect on the model that goes on; "
                 "`fit` begins a new one.",
@@ -277,11 +272,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _kept(self) -> dict[str, Any]:
+    def _kept(self) -> Mapping[str, Any]:
         """-> the parameters that a model keeps from its first batch on."""
         return {name: _plain(getattr(self, name)) for name in KEPT}
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Mapping[str, Any]:
         """-> all settings by their dotted names; a setting that is given twice is a ConfigError."""
         chosen = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         if not self.miss_rate:  # so that methods which do not know it can be used
@@ -290,8 +285,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         for name in chosen:
             if SETTINGS[name] in settings:
                 raise ConfigError(f"{name} and settings['{SETTINGS[name]}'] are the same setting. Give one of them.")
-        values: dict[str, Any] = _plain(settings | {SETTINGS[name]: value for name, value in chosen.items()})
-        return values
+        settings |= {SETTINGS[name]: value for name, value in chosen.items()}
+        return {str(name): _plain(value) for name, value in settings.items()}
 
 
 def _named(samples: Samples, feature_names: Iterable[str] | None) -> Samples:

@@ -30,10 +30,10 @@ class PartConfig:
     settings: Any
 
 
-ADDED: Registry[dict[str, Any]] = Registry("method")  # those of plugins
+ADDED: Registry[Mapping[str, Any]] = Registry("method")  # those of plugins
 
 
-def method_table() -> dict[str, dict[str, Any]]:
+def method_table() -> dict[str, Mapping[str, Any]]:
     """All named methods: name -> what it is made of."""
     return _packaged_methods() | ADDED.members
 
@@ -44,16 +44,16 @@ def our_methods() -> tuple[str, ...]:
 
 
 @cache
-def _packaged_rows() -> dict[str, dict[str, Any]]:
+def _packaged_rows() -> Mapping[str, Mapping[str, Any]]:
     """The tables of methods.toml."""
     return tomllib.loads(resources.files("ipll").joinpath("methods.toml").read_text())
 
 
 @cache
-def _packaged_methods() -> dict[str, dict[str, Any]]:
+def _packaged_methods() -> dict[str, Mapping[str, Any]]:
     """The combinations that methods.toml spells out."""
     rows = _packaged_rows()
-    methods: dict[str, dict[str, Any]] = {}
+    methods: dict[str, Mapping[str, Any]] = {}
     for (dis, first), (ret, second) in product(rows["disambiguation"].items(), rows["retention"].items()):
         doc = f"{first['doc']} with {second['doc']}"
         methods[dis if ret == "none" else f"{dis}+{ret}"] = _over(first, second) | {"doc": doc}
@@ -61,7 +61,7 @@ def _packaged_methods() -> dict[str, dict[str, Any]]:
     for name, row in rows["pgdr"].items():
         aliases = row.get("aliases", ())
         methods[name] = {key: value for key, value in _over(plain, row).items() if key != "aliases"}
-        methods |= {alias: methods[name] | {"doc": f"the same as {name}"} for alias in aliases}
+        methods |= {alias: {**methods[name], "doc": f"the same as {name}"} for alias in aliases}
         for variant, change in rows["variant"].items():
             varied = _over(methods[name], change)
             dropped = varied.pop("without", ())
@@ -89,7 +89,7 @@ def method_entry(name: str) -> Mapping[str, Any]:
 def canonical(name: str) -> str:
     """-> the first method that is made of the same: 'pgdr' for its alias 'proden+pgdr'."""
     wanted = method_entry(name)
-    same = (other for other, entry in method_table().items() if entry | {"doc": wanted["doc"]} == wanted)
+    same = (other for other, entry in method_table().items() if {**entry, "doc": wanted["doc"]} == wanted)
     return next(same)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ipll.component import FAMILIES
 from ipll.data.candidates import FLIPS
-from ipll.data.source import SOURCES
+from ipll.data.sources import SOURCES
 from ipll.engine.regular import check_regular
 from ipll.errors import ConfigError, IpllError
 from ipll.method import ADDED

@@ -25,17 +25,14 @@ from torch import Tensor
 
 from ipll.component import Batch, Component, Phase
 from ipll.config import Config, resolve
-from ipll.data.source import SOURCES, Source, SourceLoader
-from ipll.data.sources import load_source
+from ipll.data.sources import SOURCES, Source, SourceLoader, load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine.device import cpu_threads
 from ipll.learner import Learner, Position
 from ipll.plugins import load_plugins
 from ipll.rng import numpy_generator
 
-SETTINGS = {
-    "stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "memory.size": 50,
-}  # fmt: skip
+SETTINGS = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "memory.size": 50}
 # Seed and batch size were picked by outcome. Two pairs were tried on all 63 named methods, and the one with the widest
 # smallest margin in `check_learns` was taken: 17 points (pico+er-ace) here, 3 points (pgdr/pp, 39 % against 36 %) with
 # seed 0 and batches of 24. So a method that passes learns here; the battery does not say that it would with any seed.
@@ -70,11 +67,8 @@ class Trial:
     held: Held | None = None  # where steps see numbers as in their stage's first step: those of each stage
 
     def learner(self) -> Learner:
-        source = self.source
-        learner = Learner(
-            self.config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean,
-            std=source.std,
-        )  # fmt: skip
+        source, channels = self.source, self.source.train_samples.shape[1]
+        learner = Learner(self.config, channels=channels, classes=source.classes, mean=source.mean, std=source.std)
         if self.held is not None:
             _hold(learner, self.held)
         return learner

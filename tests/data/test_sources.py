@@ -6,6 +6,8 @@ import hashlib
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +20,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from ipll.data.source import SOURCES
-from ipll.data.sources import default_data_root, load_source
+from ipll.data.sources import SOURCES, default_data_root, load_source
 from ipll.data.sources.cifar100 import Cifar100, Cifar100H
 from ipll.errors import ConfigError, DataError
 
@@ -40,6 +41,14 @@ def test_names() -> None:
         assert SOURCES[name].description
     with pytest.raises(ConfigError, match="Did you mean 'cifar100'"):
         load_source("cifar10")
+
+
+@pytest.mark.parametrize("first", ["from ipll.config import resolve", "from ipll.plugins import SOURCES"])
+def test_names_are_known_whatever_is_imported_first(root: Path, first: str) -> None:
+    lines = f"{first}; from ipll.data.source import SOURCES; print(*sorted(SOURCES))"
+    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    done = subprocess.run([sys.executable, "-c", lines], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == sorted(SOURCES)
 
 
 def test_digits() -> None:

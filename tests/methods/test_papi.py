@@ -122,18 +122,6 @@ def test_both_views_are_mixed_with_the_same_partners_in_one_share(live: Live, mi
     assert stats.kstest(shares, stats.beta(mixup, mixup).cdf).pvalue > 0.01
 
 
-def naive_prototypes(mu: np.ndarray, views: list[tuple[np.ndarray, list[int]]], momentum: float) -> np.ndarray:
-    """All weak samples in turn, then all strong ones, each by its own view's label; then rows to length one."""
-    mu = mu.copy()
-    for embeddings, labels in views:
-        for q, c in zip(embeddings, labels, strict=True):
-            mu[c] = momentum * mu[c] + (1 - momentum) * q
-    for row in mu:
-        if row.any():
-            row /= math.sqrt(sum(v * v for v in row))
-    return mu
-
-
 @pytest.mark.parametrize("momentum", [0.99, 0.9, 0.5])
 def test_prototypes_follow_weak_views_then_strong_ones(live: Live, momentum: float) -> None:
     learner = live.begun("papi")
@@ -151,7 +139,7 @@ def test_prototypes_follow_weak_views_then_strong_ones(live: Live, momentum: flo
         views.append((array(q), labels))
     assert views[0][1] != views[1][1]
     kl.after(out, Batch(torch.arange(30), sets, sets.float(), torch.zeros(30).bool(), {}))
-    np.testing.assert_allclose(array(kl.mu), naive_prototypes(before, views, momentum), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(array(kl.mu), reference.followed(before, views, momentum), rtol=1e-4, atol=1e-5)
     assert not kl.mu[7:].any()
 
 

@@ -57,10 +57,12 @@ def test_what_is_far_from_everything_is_unlike() -> None:
     train = np.flatnonzero(seen[:1200])
     samples = from_arrays(digits[train], [str(label) for label in labels[train]])
     model = Model.fit(samples, device="cpu", settings={"train.epochs": 10, "train.threads": 1})
-    assert model.predict(samples, device="cpu").unlike.mean() < 0.1  # 5 % of held-out ones of known classes
+    assert model.predict(samples, device="cpu").unlike.mean() < 0.06  # 5 % of held-out ones of known classes
     unlike = model.predict(from_arrays(digits[1200:]), device="cpu").unlike
+    known, unknown = unlike[seen[1200:]].mean(), unlike[~seen[1200:]].mean()
+    assert known < 0.08
+    assert unknown > 2.2 * known  # 34 % to 6.6 %; over six seeds 2.5 to 5.5 times as many, by the network it chooses
     noise = np.random.default_rng(0).uniform(0, 16, (50, 64))
-    assert unlike[~seen[1200:]].mean() > 2 * unlike[seen[1200:]].mean()
     assert model.predict(from_arrays(noise), device="cpu").unlike.all()
 
 

@@ -48,3 +48,41 @@ def check_structure(browser: Browser) -> None:
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert browser.evaluate("[...document.querySelectorAll('select, input')].every((e) => e.labels.length)")
     assert browser.evaluate("[...document.querySelectorAll('th')].every((e) => e.scope)")
+
+
+def check_contrast(browser: Browser, paper: str) -> None:
+    """Text stands out from its ground, and that of the page is this colour."""
+    ground, poor = browser.evaluate(CONTRAST)
+    assert ground == paper
+    assert poor == []
+
+
+def check_width(browser: Browser) -> None:
+    """Nothing sticks out of the screen, with all that can be unfolded."""
+    browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert browser.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    outside = """[...document.querySelectorAll('main *, header *, nav *')].filter((e) =>
+        e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll, .hidden, .skip')).length"""
+    assert browser.evaluate(outside) == 0
+
+
+def check_keyboard(browser: Browser, *, uncovered: bool = False) -> None:
+    """The Tab key goes through all that can have the focus, in order; where it is can be seen. Nothing lies over it,
+    where it must be `uncovered`."""
+    seen: list[int] = []
+    for _ in range(300):
+        browser.press("Tab")
+        place, ring, on_top = browser.evaluate(
+            "(() => { const e = document.activeElement; const s = getComputedStyle(e); const box = e"
+            ".getBoundingClientRect(); const top = document.elementFromPoint(box.left + box.width / 2, box.top +"
+            " box.height / 2); return [[...document.querySelectorAll('*')].indexOf(e), e === document.body ||"
+            " s.outlineStyle !== 'none', e.contains(top)]; })()"
+        )
+        assert ring
+        if seen and place <= seen[-1]:
+            break  # past the end, back at the start
+        assert on_top or not uncovered
+        seen.append(place)
+    focusable = "a, button, select, input, summary, [tabindex='0']"
+    visible = f'[...document.querySelectorAll("{focusable}")].filter((e) => e.checkVisibility()).length'
+    assert len(seen) == browser.evaluate(visible)

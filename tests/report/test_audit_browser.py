@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from audits import make_model
 from browser import Browser
-from page_checks import CONTRAST, check_structure, focus
+from page_checks import check_contrast, check_keyboard, check_structure, check_width, focus
 from pages import ATTACKS
 from sklearn.datasets import load_digits
 
@@ -216,11 +216,7 @@ def test_nothing_sticks_out_of_a_narrow_screen(
     browser: Browser, request: pytest.FixtureRequest, name: str, width: int
 ) -> None:
     browser.open(request.getfixturevalue(name), width=width, height=740)
-    browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    assert browser.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    outside = """[...document.querySelectorAll('main *, header *, nav *')].filter((e) =>
-        e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll, .hidden, .skip')).length"""
-    assert browser.evaluate(outside) == 0
+    check_width(browser)
 
 
 @pytest.mark.parametrize("width", [320, 400, 500, 600, 700])
@@ -233,23 +229,7 @@ def test_the_pager_stays_on_one_line(browser: Browser, large: Path, width: int) 
 def test_the_keyboard_goes_through_the_whole_page_and_is_always_seen(browser: Browser, page: Path) -> None:
     browser.open(page, height=600)
     browser.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
-    seen: list[int] = []
-    for _ in range(100):
-        browser.press("Tab")
-        place, ring, uncovered = browser.evaluate(
-            "(() => { const e = document.activeElement; const s = getComputedStyle(e); const box = e"
-            ".getBoundingClientRect(); const top = document.elementFromPoint(box.left + box.width / 2, box.top +"
-            " box.height / 2); return [[...document.querySelectorAll('*')].indexOf(e), e === document.body ||"
-            " s.outlineStyle !== 'none', e.contains(top)]; })()"
-        )
-        assert ring
-        if seen and place <= seen[-1]:
-            break  # past the end, back at the start
-        assert uncovered
-        seen.append(place)
-    focusable = "a, button, select, input, summary, [tabindex='0']"
-    visible = f'[...document.querySelectorAll("{focusable}")].filter((e) => e.checkVisibility()).length'
-    assert len(seen) == browser.evaluate(visible)
+    check_keyboard(browser, uncovered=True)
 
 
 def test_it_has_landmarks_labels_and_headings_in_order(browser: Browser, page: Path) -> None:
@@ -262,9 +242,7 @@ def test_it_has_landmarks_labels_and_headings_in_order(browser: Browser, page: P
 @pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 27)")])
 def test_text_stands_out_from_its_ground(browser: Browser, page: Path, scheme: str, paper: str, width: int) -> None:
     browser.open(page, scheme=scheme, width=width)
-    ground, poor = browser.evaluate(CONTRAST)
-    assert ground == paper
-    assert poor == []
+    check_contrast(browser, paper)
 
 
 def test_hostile_names_run_nothing_and_can_be_found(browser: Browser, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import Browser, chromium
-from page_checks import CONTRAST, check_structure, focus
+from page_checks import check_contrast, check_keyboard, check_structure, check_width, focus
 from pages import ATTACKS, make_run
 
 import ipll
@@ -107,11 +107,7 @@ def test_nothing_sticks_out_of_a_narrow_screen(
     browser: Browser, request: pytest.FixtureRequest, name: str, width: int
 ) -> None:
     browser.open(request.getfixturevalue(name), width=width, height=740)
-    browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    assert browser.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    outside = """[...document.querySelectorAll('main *, header *, nav *')].filter((e) =>
-        e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll, .hidden, .skip')).length"""
-    assert browser.evaluate(outside) == 0
+    check_width(browser)
 
 
 def test_filters_work_by_keyboard_and_count_what_they_show(browser: Browser, page: Path) -> None:
@@ -180,20 +176,7 @@ def test_lines_are_hidden_and_shown_by_their_legend(browser: Browser, page: Path
 
 def test_the_keyboard_goes_through_the_whole_page_and_is_always_seen(browser: Browser, page: Path) -> None:
     browser.open(page, height=600)
-    seen = []
-    for _ in range(300):
-        browser.press("Tab")
-        place, ring = browser.evaluate(
-            "(() => { const e = document.activeElement; const s = getComputedStyle(e); return [[...document"
-            ".querySelectorAll('*')].indexOf(e), e === document.body || s.outlineStyle !== 'none']; })()"
-        )
-        assert ring
-        if seen and place <= seen[-1]:
-            break  # past the end, back at the start
-        seen.append(place)
-    focusable = "a, button, select, input, summary, [tabindex='0']"
-    visible = f'[...document.querySelectorAll("{focusable}")].filter((e) => e.checkVisibility()).length'
-    assert len(seen) == browser.evaluate(visible)
+    check_keyboard(browser)
 
 
 def test_it_has_landmarks_labels_and_headings_in_order(browser: Browser, page: Path) -> None:
@@ -210,9 +193,7 @@ def test_it_has_landmarks_labels_and_headings_in_order(browser: Browser, page: P
 @pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 27)")])
 def test_text_stands_out_from_its_ground(browser: Browser, page: Path, scheme: str, paper: str) -> None:
     browser.open(page, scheme=scheme)
-    ground, poor = browser.evaluate(CONTRAST)
-    assert ground == paper
-    assert poor == []
+    check_contrast(browser, paper)
 
 
 def test_hostile_names_run_nothing_and_can_be_chosen(browser: Browser, tmp_path: Path) -> None:

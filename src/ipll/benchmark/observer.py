@@ -12,6 +12,7 @@ from ipll.benchmark import metrics
 from ipll.component import predict_within
 from ipll.data.source import Source
 from ipll.data.stream import Stream
+from ipll.driver import Record
 from ipll.engine.placement import place, select
 from ipll.learner import Learner, Position
 from ipll.results import schema
@@ -20,8 +21,6 @@ from ipll.rng import numpy_generator
 PRIOR_TASK = 1  # the second task, where the paper looks at the predicted class prior
 PRIOR_EPOCHS = (1, 2, 5)
 GALLERY = 96  # samples in the report's gallery, in all
-
-Record = dict[str, Any]
 
 
 class Observer:

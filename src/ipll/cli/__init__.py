@@ -54,6 +54,8 @@ def main() -> None:
     except Interrupted as stop:
         tell(str(stop), err_console)
         sys.exit(128 + stop.signal)
+    except KeyboardInterrupt:  # before the command itself began; `Heard` has answered it
+        sys.exit(128 + signal.SIGINT)
     except IpllError as error:
         tell(f"ipll: {error}", err_console, style="red")
         sys.exit(2)

@@ -57,8 +57,7 @@ def _show_method(name: str, preset: str) -> None:
 def datasets(data_root: DataRoot = None, plugin: Plugins = None) -> None:
     """List the data sets, whether they are at hand, and the presets that use them."""
     from ipll.config import preset_names, resolve
-    from ipll.data.source import SOURCES
-    from ipll.data.sources import default_data_root
+    from ipll.data.sources import SOURCES, default_data_root
     from ipll.plugins import load_plugins
 
     load_plugins(plugin or ())

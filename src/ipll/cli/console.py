@@ -24,8 +24,9 @@ def show(table: Table) -> None:
     print_visible(console, table)
 
 
-def say(text: str) -> None:
-    tell(text, out_console)
+def say(*lines: str) -> None:
+    for line in lines:
+        tell(line, out_console)
 
 
 def warn(messages: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,7 +117,7 @@ def fit(
         )
     with _interruptible(f"The model is in {out}."):
         _summarise(model, None, out, given, device)
-        _say_all(next_lines(model, out, table=table is not None, votes=votes is not None))
+        say(*next_lines(model, out, table=table is not None, votes=votes is not None))
 
 
 def update(
@@ -150,7 +150,7 @@ def update(
         model = place.update(samples, device=device, skip_bad=skip_bad, reporter=reporter, decisions=said)
     with _interruptible(f"The update is in {folder}."):
         _summarise(model, before, folder, given, device)
-        _say_all(next_lines(model, folder, table=votes is None, votes=votes is not None))
+        say(*next_lines(model, folder, table=votes is None, votes=votes is not None))
 
 
 def _check_misses(method: str) -> None:
@@ -186,7 +186,7 @@ def _tell_reading(*files: Path | None) -> None:
 def _tell(given: Given) -> None:
     from ipll.cli.own_output import read_lines
 
-    _say_all(read_lines(given))
+    say(*read_lines(given))
     warn(f"Warning: {message}" for message in given.train.warnings)
 
 
@@ -208,13 +208,13 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given | 
     from ipll.progress import LiveProgress
 
     if given is not None:
-        _say_all(skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
+        say(*skipped_lines(model.skipped[len(given.train.skipped) :], given.train.word))
     if before is None:
-        _say_all(network_lines(model))
-    _say_all(decision_lines(model, before))
+        say(*network_lines(model))
+    say(*decision_lines(model, before))
     show_choices(model, before)
-    _say_all(settled_lines(model, before))
-    _say_all(class_lines(model))
+    say(*settled_lines(model, before))
+    say(*class_lines(model))
     if given is not None and given.test is not None and any(given.test.label_names):
         try:
             # What was learnt is saved: bad images are left out, the others are worth a number.
@@ -224,12 +224,7 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given | 
         except DataError as error:
             warn([f"Warning: not evaluated: {error}"])
         else:
-            _say_all(skipped_lines(test.skipped[len(given.test.skipped) :], test.word))
-            _say_all(evaluation_lines(result, "rows of the split 'test'"))
+            say(*skipped_lines(test.skipped[len(given.test.skipped) :], test.word))
+            say(*evaluation_lines(result, "rows of the split 'test'"))
             keep_score(folder, model, Score.of(result))
-    _say_all(kept_lines(model, folder))
-
-
-def _say_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
+    say(*kept_lines(model, folder))

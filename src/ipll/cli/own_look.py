@@ -23,29 +23,29 @@ def predict(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
-    from ipll.cli.own_output import SHOWN, check_ending, first_rows, prediction_table, skipped_lines, write_columns
+    from ipll.cli.own_output import SHOWN, check_ending, first_rows, prediction_table, skipped_lines
 
     check_ending(out)
     from ipll.own.certainty import FLAGGED
     from ipll.own.model import Model
     from ipll.own.reading.given import read_to_predict
     from ipll.own.work import readable
+    from ipll.own.writing import write_table
     from ipll.progress import LiveProgress
 
     model = Model.load(folder, plugins=plugin or ())
     samples = read_to_predict(source, skip_bad=skip_bad)
     samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
     predictions = model.predict(samples, device=device)
-    columns = prediction_table(samples, predictions, top)
+    table = prediction_table(samples, predictions, top)
     if out is None:
-        show(first_rows(columns))
+        show(first_rows(table))
         if len(samples) > SHOWN:
             say(f"The first {SHOWN} of {len(samples):,}. All of them: --out FILE.csv")
     else:
-        write_columns(columns, out)
+        write_table(table, out)
         say(f"Written to {out}: {len(samples):,} predictions")
-    for line in skipped_lines(samples.skipped, samples.word):
-        say(line)
+    say(*skipped_lines(samples.skipped, samples.word))
     known = f" ({100 * FLAGGED:.0f} % of known kinds are, too)" if model.config.model.folds else ""
     say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}{known}")
 
@@ -80,8 +80,7 @@ def evaluate(
     result = compare(model.predict(samples, device=device), samples)
     for one in evaluation_tables(result):
         show(one)
-    for line in [*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what)]:
-        say(line)
+    say(*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what))
     if out is not None:
         write_json(out, result.to_dict())
         say(f"Written to {out}")
@@ -96,10 +95,10 @@ def audit(
 ) -> None:
     """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
     from ipll.cli.own_output import SHOWN, check_ending
-    from ipll.own.audit import WRITERS, audit_table, write_audit
+    from ipll.own.audit import ENDINGS, audit_table, write_audit
     from ipll.own.model import Model
 
-    check_ending(out, tuple(WRITERS))
+    check_ending(out, ENDINGS)
     model = Model.load(folder, plugins=plugin or ())
     if out is not None:
         write_audit(model, out)
@@ -139,12 +138,9 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     days = [one.when[:10] for one in model.history]
     when = f", learnt on {days[0]}" * bool(days) + f", last changed on {days[-1]}" * (len(days) > 1)
     say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes{when}")
-    for line in network_lines(model):
-        say(line)
+    say(*network_lines(model))
     show(class_table(model))
     show_choices(model)
-    said = decision_lines(model)
-    for line in [*class_lines(model), *said, *evidence_lines(model), *kept_lines(model, folder)]:
-        say(line)
+    say(*class_lines(model), *decision_lines(model), *evidence_lines(model), *kept_lines(model, folder))
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         say(f"  {path.name}: {path.stat().st_size:,} bytes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +24,11 @@ if TYPE_CHECKING:
 ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
 BANDS = (
-    ("sure (up to 5 % wrong)", 0.95), ("likely (5 to 20 %)", 0.8), ("doubtful (20 to 50 %)", 0.5), ("poor (more)", -1.0)
-)  # fmt: skip
+    ("sure (up to 5 % wrong)", 0.95),
+    ("likely (5 to 20 %)", 0.8),
+    ("doubtful (20 to 50 %)", 0.5),
+    ("poor (more)", -1.0),
+)
 
 
 def read_lines(given: Given) -> list[str]:
@@ -224,11 +226,12 @@ def evaluation_lines(result: Evaluation, what: str) -> list[str]:
     return lines
 
 
-def prediction_table(samples: Samples, predictions: Predictions, top: int) -> dict[str, Any]:
-    """-> columns: id, class, probability, distance, unlike; then class_2, probability_2 and so on up to `top`."""
-    names = np.array(predictions.names, object)
+def prediction_table(samples: Samples, predictions: Predictions, top: int) -> Any:
+    """-> an Arrow table: id, class, probability, distance, unlike; then class_2, probability_2 and so up to `top`."""
+    import pyarrow as pa
+
     best = predictions.top(top)
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "id": samples.ids,
         "class": predictions.labels,
         "probability": predictions.confidence,
@@ -236,53 +239,29 @@ def prediction_table(samples: Samples, predictions: Predictions, top: int) -> di
         "unlike": predictions.unlike,
     }
     for k in range(1, best.shape[1]):
-        columns[f"class_{k + 1}"] = names[best[:, k]].tolist()
+        columns[f"class_{k + 1}"] = [predictions.names[c] for c in best[:, k].tolist()]
         columns[f"probability_{k + 1}"] = predictions.probabilities[np.arange(len(best)), best[:, k]]
-    return columns
+    return pa.table(columns)
 
 
-def first_rows(columns: dict[str, Any]) -> Table:
-    """-> the first rows, to look at."""
-    table = Table(*columns)
-    for row in zip(*(values[:SHOWN] for values in columns.values()), strict=True):
-        table.add_row(*(_cell(value) for value in row))
-    return table
+def first_rows(table: Any) -> Table:
+    """-> the first rows of an Arrow table, to look at."""
+    shown = Table(*table.column_names)
+    for row in table.slice(0, SHOWN).to_pylist():
+        shown.add_row(*map(_cell, row.values()))
+    return shown
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, str):
         return cell(value)
-    return ("yes" if value else "") if isinstance(value, np.bool_) else f"{value:.4f}"
+    return ("yes" if value else "") if isinstance(value, bool) else f"{value:.4f}"
 
 
 def check_ending(path: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
     """A DataError, before any work is done, if what a file is to hold cannot be told by its name."""
     if path is not None and path.suffix.lower() not in endings:
         raise DataError(f"cannot write {path.name!r} by its ending. Use one of {', '.join(endings)}.")
-
-
-def write_columns(columns: dict[str, Any], path: Path) -> None:
-    """Writes a table as CSV, Parquet or JSON Lines."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    from ipll.engine.files import write_atomically
-    from ipll.own.reading.guarded import guarded_table
-
-    table = pa.table(columns)
-
-    def lines(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            for batch in table.to_batches(max_chunksize=10_000):
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
-
-    writers = {
-        ".csv": lambda temporary: pyarrow.csv.write_csv(guarded_table(table), temporary),
-        ".parquet": lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"),
-        ".jsonl": lines,
-    }
-    write_atomically(path, writers[path.suffix.lower()])
 
 
 def show_choices(model: Model, before: Model | None = None) -> None:

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -187,23 +188,8 @@ def _transfer(url: str, part: Path, report: Callable[[int, int | None], None]) -
     `report` is told how many bytes are there, and of how many where the server says so.
     """
     have = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "ipll"} | ({"Range": f"bytes={have}-"} if have else {})
-    try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            if error.headers.get("Content-Range") == f"bytes */{have}":
-                return  # nothing was missing
-            part.unlink()
-            raise _Cut("the part file did not fit the file at the server") from error
-        if error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise _Cut(f"the server answered {error.code}") from error
-        raise
-    except urllib.error.URLError:
-        raise
-    except (OSError, http.client.HTTPException) as error:
-        raise _Cut(str(error)) from error
+    if (response := _ask(url, part, have)) is None:
+        return
     with response:
         # A server that ignores Range answers 200 and sends the whole file; a range other than the one asked for is
         # as useless as none.
@@ -225,6 +211,27 @@ def _transfer(url: str, part: Path, report: Callable[[int, int | None], None]) -
             os.fsync(file.fileno())
     if total is not None and have < total:  # a short read does not raise when it is made piece by piece
         raise _Cut(f"{have} of {total} bytes came")
+
+
+def _ask(url: str, part: Path, have: int) -> Any:
+    """-> the server's answer on what `part`, of which we `have` so many bytes, lacks; None where that is nothing."""
+    headers = {"User-Agent": "ipll"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            if error.headers.get("Content-Range") == f"bytes */{have}":
+                return None
+            part.unlink()
+            raise _Cut("the part file did not fit the file at the server") from error
+        if error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise _Cut(f"the server answered {error.code}") from error
+        raise
+    except urllib.error.URLError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise _Cut(str(error)) from error
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

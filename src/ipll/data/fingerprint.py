@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -15,20 +15,30 @@ from ipll.errors import DataError
 
 LOOKED_AT = 256  # images of each split, spread over it
 
-Print = dict[str, Any]
+
+class SplitPrint(TypedDict):
+    samples: int
+    shape: list[int]  # of one of them
+    labels: str  # their SHA-256
+    pixels: str  # of those that are looked at
+
+
+class Print(TypedDict):
+    classes: list[str]
+    training: SplitPrint
+    test: SplitPrint
 
 
 def fingerprint(source: Source) -> Print:
     """-> what tells data sets apart, ready for JSON."""
-    splits = {
-        "training": (source.train_samples, source.train_labels),
-        "test": (source.test_samples, source.test_labels),
+    return {
+        "classes": list(source.class_names),
+        "training": _of_split(source.train_samples, source.train_labels),
+        "test": _of_split(source.test_samples, source.test_labels),
     }
-    prints = {name: _of_split(samples, labels) for name, (samples, labels) in splits.items()}
-    return {"classes": list(source.class_names), **prints}
 
 
-def _of_split(samples: Array | Selection, labels: Ints) -> Print:
+def _of_split(samples: Array | Selection, labels: Ints) -> SplitPrint:
     rows = np.unique(np.linspace(0, len(samples) - 1, min(len(samples), LOOKED_AT)).astype(np.int64))
     return {
         "samples": len(samples),
@@ -55,8 +65,10 @@ def check_data(recorded: Print, source: Source, folder: Path, data_root: str | P
 def _differences(before: Print, now: Print) -> Iterator[str]:
     if before["classes"] != now["classes"]:
         yield f"other classes ({_classes(before['classes'], now['classes'])})"
-    for split in ("training", "test"):
-        old, new = before[split], now[split]
+    for split, old, new in (
+        ("training", before["training"], now["training"]),
+        ("test", before["test"], now["test"]),
+    ):
         if old["samples"] != new["samples"]:
             yield f"{new['samples']:,} {split} samples instead of {old['samples']:,}"
         elif old["shape"] != new["shape"]:

@@ -230,9 +230,22 @@ def _difference(index: Facts, expected: Facts) -> str:
 
 def _make(place: Path, listing: Listing, jobs: int, skip_bad: bool) -> Prepared:
     """Decodes what is not yet decoded, and makes the whole known."""
-    part, note = place / "images.part", place / "progress.json"
-    table = listing.table()
-    plan = _digest(table)
+    part, note, table = place / "images.part", place / "progress.json", listing.table()
+    skipped = _decode(part, note, _digest(table), listing, jobs, skip_bad)
+    digest = sha256_of(part)
+    images = place / f"images-{digest[:16]}.npy"
+    part.replace(images)
+    table |= {"images": images.name, "sha256": digest, "skipped": list(skipped.items())}
+    write_text(place / "index.json", json.dumps(table | {"checksum": _digest(table)}))
+    note.unlink()
+    for old in place.glob("images-*.npy"):
+        if old != images:
+            old.unlink()  # a process that has mapped it keeps it until it ends
+    return _open(place, listing, verify=False, whole=False)
+
+
+def _decode(part: Path, note: Path, plan: str, listing: Listing, jobs: int, skip_bad: bool) -> Skipped:
+    """Adds to `part` the images that it lacks, and notes now and then how far this `plan` has got -> those left out."""
     head, each = _head(listing), int(np.prod(listing.shape[1:]))
     done, skipped = _progress(note, plan)
     if skipped and not skip_bad:  # the first of them is tried again
@@ -242,7 +255,7 @@ def _make(place: Path, listing: Listing, jobs: int, skip_bad: bool) -> Prepared:
         done, skipped = 0, {}
     tell(
         f"Preparing {len(listing.pictures) - done:,} images of {listing.folder} at {listing.size} x {listing.size} "
-        f"in {place}{f', after {done:,} that are there' if done else ''}. This is done once."
+        f"in {part.parent}{f', after {done:,} that are there' if done else ''}. This is done once."
     )
     with part.open("r+b" if done else "wb") as file:
         file.write(head)
@@ -273,16 +286,7 @@ def _make(place: Path, listing: Listing, jobs: int, skip_bad: bool) -> Prepared:
             keep()
         file.seek(0)
         file.write(_head(listing.without(skipped)))  # as long as the first: NumPy leaves room for a count to change
-    digest = sha256_of(part)
-    images = place / f"images-{digest[:16]}.npy"
-    part.replace(images)
-    table |= {"images": images.name, "sha256": digest, "skipped": list(skipped.items())}
-    write_text(place / "index.json", json.dumps(table | {"checksum": _digest(table)}))
-    note.unlink()
-    for old in place.glob("images-*.npy"):
-        if old != images:
-            old.unlink()  # a process that has mapped it keeps it until it ends
-    return _open(place, listing, verify=False, whole=False)
+    return skipped
 
 
 def _head(listing: Listing) -> bytes:

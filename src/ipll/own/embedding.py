@@ -35,9 +35,8 @@ Key = bytes  # the SHA-256 of a photo's file, or of its pixels where it came as 
 
 
 def embedded(
-    samples: Samples, network: PhotoNetwork, device: torch.device, *, skip_bad: bool = False,
-    listener: Listener | None = None,
-) -> Samples:  # fmt: skip
+    samples: Samples, network: PhotoNetwork, device: torch.device, *, skip_bad: bool, listener: Listener | None
+) -> Samples:
     """-> the samples with what the network gives for their photos as features; the photos stay beside them.
 
     Photos that cannot be decoded are left out where `skip_bad` says so; else they are a DataError.

@@ -35,7 +35,7 @@ from ipll.own.records import Records
 from ipll.own.saved import read_model, write_model
 from ipll.own.stages import Stages, stages
 from ipll.own.through import Through, network_for
-from ipll.own.training import Learnt, predict_block, train
+from ipll.own.training import Update, predict_block
 from ipll.own.trials import try_settings
 from ipll.plugins import load_plugins
 from ipll.progress import Listener, Silent
@@ -205,7 +205,7 @@ class Model:
     def _wider(self, names: tuple[str, ...]) -> Model:
         """-> the model with room for these classes, of which its own are the first."""
         capacity, tensors = _room(self.capacity, len(names)), self.tensors
-        if capacity > self.capacity:
+        if self.updates and capacity > self.capacity:
             tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
         known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
         return replace(self, names=names, capacity=capacity, tensors=tensors, known=known)
@@ -236,9 +236,8 @@ class Model:
         return tuple(dict.fromkeys((*self.names, *arriving)))
 
     def _learn(
-        self, samples: Samples, device: torch.device, under_way: Stages, folder: str | Path | None,
-        *, anew: bool = False,
-    ) -> Model:  # fmt: skip
+        self, samples: Samples, device: torch.device, under_way: Stages, folder: str | Path | None, anew: bool = False
+    ) -> Model:
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
@@ -246,9 +245,8 @@ class Model:
         names = self._names_with(samples)
         records = self.records.with_samples(samples, columns_in(samples.names, names), self.updates + 1)
         under_way.check()
-        capacity = _room(self.capacity, len(names))
-        known = np.append(self.known, np.zeros(len(names) - len(self.names), np.bool_))
-        old = known & ~records.surging(len(names), self.updates + 1)
+        wider, number = self._wider(names), self.updates + 1
+        old = wider.known & ~records.surging(len(names), number)
         sets = decided_sets(self.decisions, names)
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
         certain = np.array([row for row, classes in sets.items() if classes], np.int64) if sets else None
@@ -269,32 +267,25 @@ class Model:
             task = all_again(self.tensors, len(names), certain)
         computing = arithmetic(deterministic=self.config.train.deterministic, device=device)
         with cpu_threads(self.config.train.threads), computing, enough_memory(self.config):
-            learner = self._learner(self.config, capacity, device, pretrained=not self.updates)
+            learner = self._learner(self.config, wider.capacity, device, pretrained=not self.updates)
             if self.updates and not anew:
-                tensors = self.tensors
-                if capacity > self.capacity:
-                    tensors = grow(tensors, self.config, self.shape[0], self.capacity, capacity)
-                learner.restore(tensors)
+                learner.restore(wider.tensors)
             under_way.check()
             pending = None
             if folder is not None:
-                key = key_of(self.config, self.tensors, task, records)
-                pending = Pending(Path(folder), key)
-            outcome: Learnt = train(learner, task, records, self.centres, under_way, pending, self.updates + 1)
+                pending = Pending(Path(folder), key_of(self.config, self.tensors, task, records))
+            outcome = Update(learner, task, records, self.centres, number, under_way, pending).run()
         records, tensors = impose(outcome.records, outcome.tensors, sets)  # whatever a method did to them
         arrived = records.arrived(len(names), self.min_class_samples)
         placed = ~outcome.centres.isnan().any(dim=1).numpy()
-        pictures = _pictured(samples.images, len(self.records), tensors, self)
         return replace(
-            self,
-            pictures=pictures,
-            names=names,
+            wider,
+            pictures=_pictured(samples.images, len(self.records), tensors, self),
             tensors=tensors,
             centres=outcome.centres,
-            capacity=capacity,
-            known=known | (placed & arrived),
+            known=wider.known | (placed & arrived),
             records=records,
-            updates=self.updates + 1,
+            updates=number,
             temperature=outcome.temperature,
             far=outcome.far,
             voted=self.voted or samples.shares is not None,
@@ -302,10 +293,10 @@ class Model:
         )
 
     def _learner(self, config: Config, capacity: int, device: torch.device, *, pretrained: bool = False) -> Learner:
+        channels, mean, std = self.shape[0], self.mean, self.std
         return Learner(
-            config, channels=self.shape[0], classes=capacity, mean=self.mean, std=self.std, device=device,
-            pretrained=pretrained,
-        )  # fmt: skip
+            config, channels=channels, classes=capacity, mean=mean, std=std, device=device, pretrained=pretrained
+        )
 
     def predict(self, samples: Samples, *, device: str = "auto", reporter: Listener | None = None) -> Predictions:
         """-> classes, probabilities, distances. Candidates and labels that the samples may have are not looked at."""

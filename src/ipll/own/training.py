@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ipll.data.stream import Task
-from ipll.driver import Clock, drive
+from ipll.driver import Clock, Record, drive
 from ipll.engine.state import part_of
 from ipll.learner import Learner, Position
 from ipll.own.certainty import held_out_certainty
@@ -36,57 +37,51 @@ class Learnt(NamedTuple):
     far: float
 
 
-def train(
-    learner: Learner, task: Task, records: Records, centres: Tensor, stages: Stages, pending: Pending | None,
-    number: int,
-) -> Learnt:  # fmt: skip
-    """Learns a task, which is this `number` of the model's fit and updates, from 1. `records` hold its samples already;
-    `centres` [before, dim] are those of the model before it.
-
-    What is `pending` is gone on with.
-    """
-    train, listener, stop = learner.config.train, stages.listener, stages.stop
-    title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
-    plan = Plan(title, [len(task.ids)], [train.epochs_of(task.index)], first=task.index)
-    records, start = pending.restore(learner, task, records) if pending else (records, None)
-    if start:
-        stop.parting = STOPPED + AGAIN
-    update = Update(learner, task, records, centres, pending, stages, number)
-    clock = Clock(train.checkpoint_seconds)
-    stages.check()
-    listener.begin(plan, start or Position(task.index))
-    drive(learner, task, start, job=update, listener=listener, stop=stop, clock=clock)
-    return update.outcome
-
-
+@dataclass
 class Update:
     """The driver's job on one task: writes down what samples settle on, and sums up."""
 
-    outcome: Learnt  # once the task is learnt
+    learner: Learner
+    learnt_from: Task
+    records: Records  # which hold the task's samples already
+    centres: Tensor  # [before, dim], those of the model before it
+    number: int  # of the model's fit and updates, from 1
+    stages: Stages
+    pending: Pending | None  # what it goes on with
+    outcome: Learnt = field(init=False)  # once the task is learnt
 
-    def __init__(
-        self, learner: Learner, task: Task, records: Records, centres: Tensor, pending: Pending | None,
-        stages: Stages, number: int,
-    ) -> None:  # fmt: skip
-        self.learner, self.seen, self.ids, self.number = learner, task.seen, task.ids, number
-        self.records, self.centres, self.pending, self.stages = records, centres, pending, stages
+    def run(self) -> Learnt:
+        learner, task, train = self.learner, self.learnt_from, self.learner.config.train
+        title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
+        plan = Plan(title, [len(task.ids)], [train.epochs_of(task.index)], first=task.index)
+        listener, stop, start = self.stages.listener, self.stages.stop, None
+        if self.pending:
+            self.records, start = self.pending.restore(learner, task, self.records)
+        if start:
+            stop.parting = STOPPED + AGAIN
+        clock = Clock(train.checkpoint_seconds)
+        self.stages.check()
+        listener.begin(plan, start or Position(task.index))
+        drive(learner, task, start, job=self, listener=listener, stop=stop, clock=clock)
+        return self.outcome
 
-    def epoch(self, position: Position) -> dict[str, Any] | None:
+    def epoch(self, position: Position) -> Record | None:
         """Samples settle in the last phase."""
         if position.phase < self.learner.phases - 1:
             return None
         before, self.records = self.records, settled_records(self.learner, self.records, self.number, position.epoch)
         changed = int((before.label != self.records.label).sum())
-        rows = self.ids if len(self.ids) else _array(self.learner.ctx.pool.ids)  # decisions alone: those of the memory
+        own = self.learnt_from.ids
+        rows = own if len(own) else _array(self.learner.ctx.pool.ids)  # decisions alone: those of the memory
         return {"changed": changed, "confidence": float(self.records.confidence[rows].mean())}
 
-    def task(self) -> dict[str, Any]:
+    def task(self) -> Record:
         learner, pool = self.learner, self.learner.ctx.pool
         self.stages.begin("how sure the labels are")
         # A retention's correction may have the last word.
         records = settled_records(learner, self.records, self.number, learner.ctx.epochs)
-        records = records.finished(self.ids[_array(pool.judged_old)], _array(learner.memory.ids))
-        found = _centres(learner, records, self.centres, self.seen)
+        records = records.finished(self.learnt_from.ids[_array(pool.judged_old)], _array(learner.memory.ids))
+        found = _centres(learner, records, self.centres, self.learnt_from.seen)
         rows = _array(pool.ids)
         sure = held_out_certainty(learner, torch.from_numpy(records.label[rows]).to(pool.ids.device))
         if sure is not None:
@@ -98,7 +93,7 @@ class Update:
             temperature=_temperature(learner) if sure is None else sure.temperature,
             far=float(torch.quantile(_nearest(learner, found), FAR)) if sure is None else sure.far,
         )
-        return {"task": learner.ctx.task, "seen_classes": self.seen}
+        return {"task": learner.ctx.task, "seen_classes": self.learnt_from.seen}
 
     def keep(self, position: Position | None) -> None:
         """Not the end: what comes of it is whole, and the caller's to keep."""

@@ -48,10 +48,7 @@ def try_settings(
     if len(rows) < 2 * MEMBERS or sets.shape[1] < 2 or not sets.any(1).all():
         return ()
     stages.begin(f"which settings, by trials on {len(rows):,} samples")
-    task = Task(
-        index=0, ids=np.arange(len(rows)), samples=samples[rows], candidates=sets, old=0, seen=sets.shape[1],
-        known=np.zeros(sets.shape[1], np.bool_),
-    )  # fmt: skip
+    task = Task(0, np.arange(len(rows)), samples[rows], sets, old=0, seen=sets.shape[1])
     model = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH)
     train = replace(config.train, epochs=min(EPOCHS, config.train.epochs), compile="off", graphs="off")
     config, found = replace(config, model=model, train=train), []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -16,9 +17,12 @@ Row = tuple[str, list[str]]  # of a table: a label and one cell per column
 
 
 def render_page(
-    package: str, name: str, filters: dict[str, Callable[..., Any]] | None = None, scripts: Sequence[str] = (),
+    package: str,
+    name: str,
+    filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    scripts: Sequence[str] = (),
     **values: Any,
-) -> str:  # fmt: skip
+) -> str:
     """-> the page of a package's `templates/NAME.html.j2`, with the script `templates/NAME.js` and these values.
     `scripts` are the names of further ones, which run after it.
 
@@ -31,5 +35,5 @@ def render_page(
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= filters or {}
+    environment.filters |= filters
     return environment.get_template(f"{name}.html.j2").render(script=script, script_hash=digest, **values)

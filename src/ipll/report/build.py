@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipll.engine.files import write_text
 from ipll.errors import RunError
 from ipll.method import method_table
 from ipll.pages import charts
-from ipll.pages.page import NONE, render_page
+from ipll.pages.page import NONE, Row, render_page
 from ipll.report import data
 from ipll.report import gallery as galleries
 from ipll.report import runs as run_details
@@ -37,7 +38,7 @@ HEADLINES = 4  # groups whose numbers are written large
 OPEN = 3  # runs whose own parts are unfolded from the start
 
 
-def write_report(runs: Sequence[Path], out: Path, results: Sequence[dict[str, Any]] | None = None) -> list[str]:
+def write_report(runs: Sequence[Path], out: Path, results: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
     """Writes one page that shows finished runs, side by side if there are several.
 
     `results` are read from the folders unless they are given, as they are for a run that is about to finish. A damaged
@@ -55,12 +56,12 @@ def write_report(runs: Sequence[Path], out: Path, results: Sequence[dict[str, An
     return more
 
 
-def _read(folders: Sequence[Path]) -> tuple[list[Path], list[dict[str, Any]], list[str]]:
+def _read(folders: Sequence[Path]) -> tuple[list[Path], list[Result], list[str]]:
     """-> the runs whose results can be used, and what is wrong with the others."""
     good, results, warnings = [], [], []
     for folder in folders:
         try:
-            results.append(dict(Result.load(folder)))
+            results.append(Result.load(folder))
             good.append(folder)
         except RunError as error:
             if not (folder / "result.json").exists():  # no finished run at all: most likely a slip of the hand
@@ -70,11 +71,11 @@ def _read(folders: Sequence[Path]) -> tuple[list[Path], list[dict[str, Any]], li
 
 
 def render(
-    folders: Sequence[Path], results: Sequence[dict[str, Any]], warnings: Sequence[str] = ()
+    folders: Sequence[Path], results: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
     """-> the page's HTML, and all warnings that it shows."""
     scored = scored_alike(dict(zip(map(str, folders), results, strict=True)))
-    results = [result | {AVERAGE: _running_mean(result["accuracy_per_task"])} for result in results]
+    results = [{**result, AVERAGE: _running_mean(result["accuracy_per_task"])} for result in results]
     groups = data.grouped(folders, results, {name: entry.get("doc", "") for name, entry in method_table().items()})
     runs = sorted((run for group in groups for run in group.runs), key=lambda run: run.number)
     gallery = galleries.collect(runs)
@@ -113,31 +114,42 @@ def _running_mean(values: Sequence[float]) -> list[float]:
     return [total / (i + 1) for i, total in enumerate(accumulate(values))]
 
 
-def _main_chart(groups: Sequence[Group]) -> dict[str, Any]:
+class MainChart(NamedTuple):
     """The accuracy on all classes, drawn twice: for a wide and for a narrow screen."""
+
+    title: str
+    wide: str
+    narrow: str
+    table: list[Row]
+
+
+def _main_chart(groups: Sequence[Group]) -> MainChart:
     key, title = "accuracy_per_task", "Accuracy on all classes seen so far, after each task"
     series = [group.series(key) for group in groups]
-    options: dict[str, Any] = {"title": title, "unit": "accuracy, %", "ticks": _ticks(groups, key)}
-    named, height = len(groups) > 1, max(360, 100 + 16 * len(groups))
-    return {
-        "title": title,
-        "wide": charts.line_chart(series, width=912, height=height, kind="wide", end_labels=named, **options),
-        "narrow": charts.line_chart(series, width=340, height=290, kind="narrow", **options),
-        "table": data.task_rows(series),
-    }
+    draw = partial(charts.line_chart, series, title=title, unit="accuracy, %", ticks=_ticks(groups, key))
+    wide = draw(width=912, height=max(360, 100 + 16 * len(groups)), kind="wide", end_labels=len(groups) > 1)
+    return MainChart(title, wide, draw(width=340, height=290, kind="narrow"), data.task_rows(series))
 
 
-def _charts(groups: Sequence[Group], metrics: dict[str, tuple[str, str]], unit: str) -> list[dict[str, Any]]:
-    """One chart a metric, on one scale, with its numbers and the groups that do not have it."""
+class Chart(NamedTuple):
+    """The curves of a metric, None where no group has it, and their numbers."""
+
+    title: str
+    meaning: str
+    chart: str | None
+    without: list[str]  # the groups that do not have it
+    table: list[Row]
+
+
+def _charts(groups: Sequence[Group], metrics: dict[str, tuple[str, str]], unit: str) -> list[Chart]:
+    """One chart a metric, all on one scale."""
     ticks = _ticks(groups, *(key for key, _ in metrics.values()))
     drawn = []
     for title, (key, meaning) in metrics.items():
         series = [group.series(key) for group in groups]
         without = [line.name for line in series if all(value is None for value in line.values)]
         chart = None if len(without) == len(series) else charts.line_chart(series, title=title, unit=unit, ticks=ticks)
-        drawn.append(
-            {"title": title, "meaning": meaning, "chart": chart, "without": without, "table": data.task_rows(series)}
-        )
+        drawn.append(Chart(title, meaning, chart, without, data.task_rows(series)))
     return drawn
 
 

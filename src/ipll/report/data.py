@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Run:
     folder: Path
     number: int
     name: str
-    result: dict[str, Any]
+    result: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def deviation(values: Sequence[float | None]) -> float | None:
     return float(np.std(known, ddof=1)) if len(known) == len(values) > 1 else None
 
 
-def grouped(folders: Sequence[Path], results: Sequence[dict[str, Any]], meanings: Mapping[str, str]) -> list[Group]:
+def grouped(folders: Sequence[Path], results: Sequence[Mapping[str, Any]], meanings: Mapping[str, str]) -> list[Group]:
     """Puts runs together that differ only in the seed, and names groups and runs as shortly as tells them apart."""
     members: list[list[int]] = []
     keys: list[str] = []
@@ -171,7 +171,19 @@ def caution(groups: Sequence[Group]) -> str:
     return ""
 
 
-def comparison(groups: Sequence[Group]) -> list[dict[str, Any]]:
+class Compared(NamedTuple):
+    """A row of the table of runs. `cells` are those of SUMMARY, and whether each is the best."""
+
+    name: str
+    group: Group | None  # None: one of the runs of the group above
+    setting: str
+    seeds: str
+    cells: list[tuple[str, bool]]
+    time: str
+    hardware: str
+
+
+def comparison(groups: Sequence[Group]) -> list[Compared]:
     """The table of runs: a row a group, and below it a row a run where it has several; the best groups are marked."""
     summaries = [group.summary() for group in groups]
     best = [max((s[c][0] or 0.0 for s in summaries), default=0.0) for c in range(2)]
@@ -181,30 +193,26 @@ def comparison(groups: Sequence[Group]) -> list[dict[str, Any]]:
         cells = [
             (with_spread(*pair), len(groups) > 1 and pair[0] == top) for pair, top in zip(summary, best, strict=True)
         ]
-        rows.append(_row(group.name, group, group.runs, group.seeds, cells))
+        rows.append(_compared(group.name, group, group.runs, group.seeds, cells))
         if len(group.runs) > 1:
             for run in group.runs:
                 single = [(percent(run.result[key]), False) for key in SUMMARY]
-                rows.append(_row(run.name, None, [run], str(run.result["seed"]), single))
+                rows.append(_compared(run.name, None, [run], str(run.result["seed"]), single))
     return rows
 
 
-def _row(name: str, group: Group | None, runs: Sequence[Run], seeds: str, cells: Any) -> dict[str, Any]:
+def _compared(
+    name: str, group: Group | None, runs: Sequence[Run], seeds: str, cells: list[tuple[str, bool]]
+) -> Compared:
     first = runs[0].result
     stream = first["config"]["stream"]
-    hardware = dict.fromkeys(str(run.result["environment"].get("hardware", NONE)) for run in runs)
-    return {
-        "name": name,
-        "group": group,
-        "setting": f"{first['preset']} · {len(first['accuracy_per_task'])} tasks · q {stream['q']:g} · "
+    setting = (
+        f"{first['preset']} · {len(first['accuracy_per_task'])} tasks · q {stream['q']:g} · "
         f"blurry {stream['blurry']:g} % · {short_epochs(*_epochs(first))} epochs"
-        if group
-        else "",
-        "seeds": seeds,
-        "cells": cells,
-        "time": duration(float(np.mean([run.result["wall_seconds"] for run in runs]))),
-        "hardware": ", ".join(hardware),
-    }
+    )
+    time = duration(float(np.mean([run.result["wall_seconds"] for run in runs])))
+    hardware = dict.fromkeys(str(run.result["environment"].get("hardware", NONE)) for run in runs)
+    return Compared(name, group, setting if group else "", seeds, cells, time, ", ".join(hardware))
 
 
 def task_rows(series: Sequence[charts.Series]) -> list[Row]:

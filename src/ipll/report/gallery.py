@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,28 @@ CARDS = 600  # at most, in a report; a run of a task has at least two, so late r
 CHIPS = 14  # candidates shown of a sample; the rest is counted
 
 
+class Card(NamedTuple):
+    """A sample as the page shows it."""
+
+    run: Run
+    task: int
+    id: int
+    image: str
+    settled: str
+    truth: str
+    right: bool
+    confidence: float  # in percent
+    chips: list[tuple[str, bool, bool]]  # candidates: name, is it settled on, is it true
+    more: int  # candidates that are not shown
+    judged: str  # 'old', 'new', or '' where it was not
+    born: str  # 'old' or 'new', by its true class
+
+
 @dataclass
 class Gallery:
     """The cards of all runs, and what is not among them."""
 
-    cards: list[dict[str, Any]] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
     tasks: int = 0
     classes: list[str] = field(default_factory=list)
     total: int = 0  # samples in the runs' galleries
@@ -57,13 +74,13 @@ def collect(runs: Sequence[Run]) -> Gallery:
             continue
         gallery.cards += [_card(run, samples[i], images[i], size) for i in rows]
         classes |= dict.fromkeys(run.result["class_names"])
-    used = {card["truth"] for card in gallery.cards} | {card["settled"] for card in gallery.cards}
+    used = {card.truth for card in gallery.cards} | {card.settled for card in gallery.cards}
     gallery.classes = [name for name in classes if name in used]
-    gallery.tasks = max((card["task"] for card in gallery.cards), default=0)
+    gallery.tasks = max((card.task for card in gallery.cards), default=0)
     return gallery
 
 
-def _read(path: Path, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.uint8], list[dict[str, Any]]]:
+def _read(path: Path, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.uint8], list[Mapping[str, Any]]]:
     """-> images [n, channels, height, width] and what is known of each."""
     try:
         arrays = read_npz(path, ("images", "samples"))
@@ -96,21 +113,21 @@ def _chosen(samples: Sequence[Mapping[str, Any]], share: int) -> list[int]:
     return chosen
 
 
-def _card(run: Run, sample: Mapping[str, Any], image: npt.NDArray[np.uint8], size: int) -> dict[str, Any]:
+def _card(run: Run, sample: Mapping[str, Any], image: npt.NDArray[np.uint8], size: int) -> Card:
     names, seen = run.result["class_names"], run.result["seen_classes_per_task"]
     task, settled, truth = sample["task"], sample["settled"], sample["truth"]
     telling = sorted(sample["candidates"], key=lambda c: (c not in (settled, truth), c))[:CHIPS]
-    return {
-        "run": run,
-        "task": task + 1,
-        "id": sample["id"],
-        "image": data_uri(image, size),
-        "right": settled == truth,
-        "settled": names[settled],
-        "truth": names[truth],
-        "confidence": 100 * sample["confidence"],
-        "chips": [(names[c], c == settled, c == truth) for c in sorted(telling)],
-        "more": len(sample["candidates"]) - len(telling),
-        "judged": {None: "", True: "old", False: "new"}[sample["judged_old"]],
-        "born": "old" if task and truth < seen[task - 1] else "new",
-    }
+    return Card(
+        run=run,
+        task=task + 1,
+        id=sample["id"],
+        image=data_uri(image, size),
+        settled=names[settled],
+        truth=names[truth],
+        right=settled == truth,
+        confidence=100 * sample["confidence"],
+        chips=[(names[c], c == settled, c == truth) for c in sorted(telling)],
+        more=len(sample["candidates"]) - len(telling),
+        judged={None: "", True: "old", False: "new"}[sample["judged_old"]],
+        born="old" if task and truth < seen[task - 1] else "new",
+    )

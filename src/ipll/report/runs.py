@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ipll.pages.drawings import heat_map, prior_chart, share_bars
+from ipll.pages.page import Row
 from ipll.report.data import Run, percent
 
 PAIRS = 8  # of confused classes that are listed
@@ -26,24 +27,57 @@ FATES = {
 }
 
 
-def details(run: Run, scored: str) -> dict[str, Any]:
-    """-> everything in a run's own part of the page; an entry is None where the run has nothing to show. `scored` is
-    the kind of samples that its accuracies are on."""
+class Bars(NamedTuple):
+    """Shares as stacked bars, and their numbers."""
+
+    chart: str
+    kinds: Mapping[str, str]
+    marked: bool
+    table: list[Row]
+
+
+class Pair(NamedTuple):
+    """A class, another that it is taken for, and the tasks that brought them."""
+
+    truth: str
+    born: int
+    taken: str
+    taken_born: int
+    samples: str
+    share: str
+
+
+class Details(NamedTuple):
+    """Everything in a run's own part of the page; None where the run has nothing to show."""
+
+    run: Run
+    scored: str  # the kind of samples that its accuracies are on
+    matrix: str
+    matrix_table: list[Row]
+    quadrants: list[Row] | None
+    fates: Bars | None
+    pairs: list[Pair]
+    moves: Bars | None
+    priors: list[tuple[str, str]] | None
+    prior_table: tuple[list[str], list[Row]]
+
+
+def details(run: Run, scored: str) -> Details:
     matrix = run.result["accuracy_matrix"]
     drops = fallen(matrix) if len(matrix) > 1 else None
     rows = [(f"after {i + 1}", [percent(value) for value in row]) for i, row in enumerate(matrix)]
-    return {
-        "run": run,
-        "scored": scored,
-        "matrix": heat_map(matrix, title=f"Accuracy matrix of {run.name}", drops=drops),
-        "matrix_table": rows + ([("fell by", [percent(drop) for drop in drops])] if drops else []),
-        "quadrants": quadrants(run.result),
-        "fates": _fates(run),
-        "pairs": pairs(run.result),
-        "moves": _moves(run),
-        "priors": _priors(run),
-        "prior_table": _prior_table(run.result),
-    }
+    return Details(
+        run=run,
+        scored=scored,
+        matrix=heat_map(matrix, title=f"Accuracy matrix of {run.name}", drops=drops),
+        matrix_table=rows + ([("fell by", [percent(drop) for drop in drops])] if drops else []),
+        quadrants=quadrants(run.result),
+        fates=_fates(run),
+        pairs=pairs(run.result),
+        moves=_moves(run),
+        priors=_priors(run),
+        prior_table=_prior_table(run.result),
+    )
 
 
 def fallen(matrix: Sequence[Sequence[float | None]]) -> list[float | None]:
@@ -55,7 +89,7 @@ def fallen(matrix: Sequence[Sequence[float | None]]) -> list[float | None]:
     return drops
 
 
-def quadrants(result: Mapping[str, Any]) -> list[tuple[str, list[str]]] | None:
+def quadrants(result: Mapping[str, Any]) -> list[Row] | None:
     """Scored samples after the last task: truly old or new, taken for old or new, as shares of a row.
 
     The new classes are those of the last task.
@@ -71,7 +105,7 @@ def quadrants(result: Mapping[str, Any]) -> list[tuple[str, list[str]]] | None:
     return rows
 
 
-def pairs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def pairs(result: Mapping[str, Any]) -> list[Pair]:
     """The classes most often taken for another one after the last task, by share of the true class."""
     confusion = np.array(result.get("confusion") or [])
     if not confusion.size:
@@ -83,14 +117,14 @@ def pairs(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     order = np.argsort(-shares, axis=None, kind="stable")[:PAIRS]
     found = [divmod(int(i), len(confusion)) for i in order]
     return [
-        {
-            "truth": names[true],
-            "born": _born(true, seen),
-            "taken": names[taken],
-            "taken_born": _born(taken, seen),
-            "count": f"{confusion[true, taken]} of {totals[true]}",
-            "share": f"{100 * shares[true, taken]:.1f} %",
-        }
+        Pair(
+            truth=names[true],
+            born=_born(true, seen),
+            taken=names[taken],
+            taken_born=_born(taken, seen),
+            samples=f"{confusion[true, taken]} of {totals[true]}",
+            share=f"{100 * shares[true, taken]:.1f} %",
+        )
         for true, taken in found
         if shares[true, taken] > 0
     ]
@@ -100,7 +134,7 @@ def _born(c: int, seen: Sequence[int]) -> int:
     return 1 + sum(c >= bound for bound in seen)
 
 
-def _fates(run: Run) -> dict[str, Any] | None:
+def _fates(run: Run) -> Bars | None:
     """What became of scored samples after each task: right, wrong within their kind, taken for the other kind."""
     rows = []
     for kind, accuracies, taken in (
@@ -114,7 +148,7 @@ def _fates(run: Run) -> dict[str, Any] | None:
     return _bars(rows, f"Old and new classes of {run.name}", FATES)
 
 
-def _moves(run: Run) -> dict[str, Any] | None:
+def _moves(run: Run) -> Bars | None:
     """How pseudo-labels moved between the first epoch and the end of each task."""
     fields = ("pseudo_label_first_accuracy", "pseudo_label_to_right", "pseudo_label_to_wrong")
     columns = zip(*(run.result[f"{field}_per_task"] for field in fields), strict=True)
@@ -132,18 +166,13 @@ def _bars(
     title: str,
     kinds: Mapping[str, str],
     marks: Sequence[float | None] = (),
-) -> dict[str, Any] | None:
+) -> Bars | None:
     if not rows:
         return None
     table = [(label, [percent(share) for _, share in parts]) for label, parts in rows]
     if marks:
         table = [(label, [*cells, percent(mark)]) for (label, cells), mark in zip(table, marks, strict=True)]
-    return {
-        "chart": share_bars(rows, title=title, kinds=list(kinds), marks=marks),
-        "kinds": kinds,
-        "marked": bool(marks),
-        "table": table,
-    }
+    return Bars(share_bars(rows, title=title, kinds=list(kinds), marks=marks), kinds, bool(marks), table)
 
 
 def _priors(run: Run) -> list[tuple[str, str]] | None:
@@ -168,7 +197,7 @@ def _priors(run: Run) -> list[tuple[str, str]] | None:
     ]
 
 
-def _prior_table(result: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def _prior_table(result: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
     """-> the head and the rows of the class prior's numbers: a row a class, (predicted, true) after each epoch."""
     epochs = sorted(result["class_prior"].items(), key=lambda item: int(item[0]))
     head = ["class"] + [f"epoch {epoch}, {kind}" for epoch, _ in epochs for kind in ("predicted", "true")]

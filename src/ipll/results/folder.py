@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import BaseFileLock
+from torch import Tensor
 
 from ipll.config import Config, to_toml
 from ipll.data.stream import Stream
@@ -93,7 +94,7 @@ class RunFolder:
     def begin(
         self,
         config: Config,
-        environment: dict[str, Any],
+        environment: Mapping[str, Any],
         stream: Stream,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
@@ -107,12 +108,11 @@ class RunFolder:
             write_sealed(self.path / MANIFEST, manifest)
             write_text(self.path / "config.toml", text)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         """-> what the caller of `begin` gave; nothing of a run of an older version."""
-        facts: dict[str, Any] = _manifest(self.path)["facts"]
-        return facts
+        return _manifest(self.path).facts
 
-    def append_metrics(self, record: dict[str, Any]) -> None:
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
         if self._writing and self._writing.done():
             self.settle()  # tells at once what the disk refused
         file = self.path / "metrics.jsonl"
@@ -122,9 +122,9 @@ class RunFolder:
         except OSError as error:
             raise self._refused(file, error.strerror or str(error)) from error
 
-    def save_checkpoint(self, tensors: dict[str, Any], meta: dict[str, Any]) -> None:
+    def save_checkpoint(self, tensors: dict[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Copies it now and writes it while the caller goes on; the last one must be on the disk by then."""
-        copied = checkpoint.copy(tensors, meta | {"metrics_lines": len(metrics_lines(self.path))})
+        copied = checkpoint.copy(tensors, {**meta, "metrics_lines": len(metrics_lines(self.path))})
         self.settle()
         self._writing = self._writer.submit(checkpoint.write, self.path / "checkpoint", copied)
 
@@ -144,11 +144,15 @@ class RunFolder:
             write_atomically(self.path / "metrics.jsonl", lambda temporary: temporary.write_bytes(b"".join(kept)))
         return found
 
-    def save_gallery(self, gallery: list[dict[str, Any]], images: Any) -> None:
-        with self._disk():
-            write_atomically(self.path / "gallery.npz", lambda temporary: _save_gallery(temporary, gallery, images))
+    def save_gallery(self, gallery: Sequence[Mapping[str, Any]], images: Any) -> None:
+        def save(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                np.savez_compressed(file, images=images, samples=np.array(json.dumps(gallery)))
 
-    def finish(self, result: dict[str, Any]) -> None:
+        with self._disk():
+            write_atomically(self.path / "gallery.npz", save)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
         self.settle()
         with self._disk():
             write_sealed(self.path / "result.json", result)
@@ -186,7 +190,7 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
         raise RunError(f"{path} already holds a run. Continue it with: ipll resume {path}, or replace it: --overwrite.")
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> Mapping[str, Any]:
     """-> result.json of a finished run."""
     file = path / "result.json"
     if not path.is_dir():
@@ -206,7 +210,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def check_whole(path: Path) -> None:
     """Raises a RunError unless the run's configuration and stream are those that it was begun with. Of a run of an
     older version, which has no manifest, only that they are files."""
-    guarded = _manifest(path)["files"]
+    guarded = _manifest(path).files
     for name in GUARDED:
         file = path / name
         try:
@@ -219,16 +223,21 @@ def check_whole(path: Path) -> None:
             ) from None
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    """-> `files` and `facts` of a run; both empty for one of an older version."""
+class Manifest(NamedTuple):
+    files: Mapping[str, str]  # the SHA-256 of each of GUARDED
+    facts: Mapping[str, Any]
+
+
+def _manifest(path: Path) -> Manifest:
+    """-> that of a run; empty for one of an older version."""
     file = path / MANIFEST
     try:
         found = read_sealed(file)
         if not (isinstance(found.get("files"), dict) and isinstance(found.get("facts"), dict)):
             raise ValueError("is no manifest")
-        return found
+        return Manifest(found["files"], found["facts"])
     except FileNotFoundError:
-        return {"files": {}, "facts": {}}
+        return Manifest({}, {})
     except ValueError as error:
         raise RunError(f"{file}: damaged: it {error}. Start again with --overwrite.") from None
     except OSError as error:
@@ -244,11 +253,6 @@ def metrics_lines(path: Path) -> list[bytes]:
         return []
     except OSError as error:
         raise RunError(f"{file}: cannot be read: {error.strerror or error}.") from None
-
-
-def _save_gallery(path: Path, gallery: list[dict[str, Any]], images: Any) -> None:
-    with path.open("wb") as file:
-        np.savez_compressed(file, images=images, samples=np.array(json.dumps(gallery)))
 
 
 def _lock(path: Path) -> BaseFileLock:

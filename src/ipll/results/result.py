@@ -15,7 +15,7 @@ from ipll.results.folder import read_result
 class Result(Mapping[str, Any]):
     """The fields of result.json, and the folder they lie in (None if the run left none)."""
 
-    def __init__(self, values: dict[str, Any], folder: Path | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], folder: Path | None = None) -> None:
         self._values = values
         self.folder = folder
 
@@ -28,7 +28,7 @@ class Result(Mapping[str, Any]):
         if wrong := schema.problem(values):
             raise RunError(f"{folder / 'result.json'}: {wrong}. Run it again with --overwrite.")
         tasks = len(values["accuracy_per_task"])
-        return cls({schema.per_task(name): [None] * tasks for name in schema.LATER} | values, folder)
+        return cls({**{schema.per_task(name): [None] * tasks for name in schema.LATER}, **values}, folder)
 
     @property
     def tasks(self) -> tuple[schema.TaskRow, ...]:

@@ -14,9 +14,8 @@ from typing import Any
 from ipll.results.conditions import TEST, VALIDATION
 
 PERCENTS = ("average_incremental_accuracy", "last_accuracy")
-NUMBERS = (
-    "forgetting", "seconds_per_epoch", "samples_per_second", "peak_memory_bytes", "wall_seconds", "seed", "epochs",
-)  # fmt: skip
+TIMES = ("seconds_per_epoch", "samples_per_second", "peak_memory_bytes", "wall_seconds")
+NUMBERS = ("forgetting", *TIMES, "seed", "epochs")
 STREAM = {"q": float, "blurry": float, "candidates": str, "flip_scope": str}
 
 Check = Callable[[Any], bool]

@@ -7,7 +7,7 @@ an epoch of the whole run, counted from 1 over all tasks and phases.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,13 @@ class Events:
         """-> the events of a run that has been stripped of what came after its checkpoint, if it is to have any."""
         return cls(folder, train, scored) if (folder / PLACE).is_dir() else None
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add(self, record: Mapping[str, Any]) -> None:
         self.epochs += record["kind"] == "epoch"
         with self._disk():
             self._write(record)
             self.writer.flush()  # a killed run loses none of the epochs that its checkpoint holds
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "epoch":
             values = {"loss/total": record["loss"], "learning rate": self.train.lr_at(record["task"], record["epoch"])}
             values |= {f"loss/{name}": value for name, value in record["terms"].items()}

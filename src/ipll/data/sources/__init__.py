@@ -1,25 +1,21 @@
-"""The data sets that ipll knows by name, one file each. Importing this package registers them."""
+"""The data sets that ipll knows by name. MEMBERS are their modules, which register themselves as they are imported."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 
-from ipll.data.source import SOURCES, Source
-from ipll.data.sources import cifar100, cub200, digits, folder, tiny_imagenet
+from ipll.data.source import SOURCES, Source, SourceLoader
 from ipll.data.sources.images import ImageSource
 from ipll.errors import ConfigError
 
-__all__ = [
-    "cifar100",
-    "cub200",
-    "default_data_root",
-    "digits",
-    "folder",
-    "image_source",
-    "load_source",
-    "tiny_imagenet",
-]
+__all__ = ["SOURCES", "Source", "SourceLoader", "default_data_root", "image_source", "load_source"]
+
+MEMBERS = ("cifar100", "cub200", "digits", "folder", "tiny_imagenet")
+
+for _member in MEMBERS:
+    import_module(f"{__name__}.{_member}")
 
 
 def default_data_root() -> Path:

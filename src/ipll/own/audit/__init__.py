@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 import torch
 
 from ipll.engine.files import write_atomically
@@ -23,8 +19,8 @@ from ipll.own.audit.order import asking_order
 from ipll.own.audit.page import Asked, render
 from ipll.own.decisions import audit_id, decided_words
 from ipll.own.folder import records_table
-from ipll.own.reading.guarded import guarded_table
 from ipll.own.records import Ints
+from ipll.own.writing import WRITERS, write_table
 from ipll.pages.thumbnails import LARGE, MANY, SMALL, data_uri
 
 if TYPE_CHECKING:
@@ -33,10 +29,11 @@ if TYPE_CHECKING:
 DIGITS = 4  # of a confidence; what is equal to a hundredth of a percent is equally sure
 PICTURES = 2000  # at most, on a page
 WIDE, WIDE_SIDE = 300, 192  # so many of them, the first to be asked about, are large enough to judge, in pixels
+PAGE = ".html"
+ENDINGS = (*WRITERS, PAGE)
 COLUMNS = (
     "id", "candidates", "label", "confidence", "runner_up", "judged", "changed_update", "changed_epoch", "changed_late",
-    "update", "in_memory", "given_label", "source", "row",
-    "decided", "decided_by",
+    "update", "in_memory", "given_label", "source", "row", "decided", "decided_by",
 )  # fmt: skip
 
 
@@ -52,10 +49,12 @@ def audit_table(model: Model) -> pa.Table:
 def write_audit(model: Model, path: Path | str) -> None:
     """Writes the table as .csv, .parquet or .jsonl, or a page to look through it as .html."""
     path = Path(path)
-    write = WRITERS.get(path.suffix.lower())
-    if write is None:
-        raise DataError(f"cannot write an audit as {path.name!r}. The name must end with {', '.join(WRITERS)}.")
-    write_atomically(path, lambda temporary: write(model, temporary))
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"cannot write an audit as {path.name!r}. The name must end with {', '.join(ENDINGS)}.")
+    if path.suffix.lower() == PAGE:
+        write_atomically(path, lambda temporary: _write_page(model, temporary))
+    else:
+        write_table(audit_table(model), path)
 
 
 def _rows(model: Model) -> tuple[pa.Table, Ints]:
@@ -107,24 +106,6 @@ def _runners_up(model: Model) -> pa.Array:
     return pa.array([*model.names, ""], pa.string()).take(pa.array(runner % (len(model.names) + 1)))
 
 
-def _write_csv(model: Model, path: Path) -> None:
-    """A CSV has no lists: candidates are text with a bar between them, as in the tables that are read."""
-    table = audit_table(model)
-    joined = pc.binary_join(table["candidates"].combine_chunks(), "|")
-    table = table.set_column(table.column_names.index("candidates"), "candidates", joined)
-    pyarrow.csv.write_csv(guarded_table(table), path)
-
-
-def _write_parquet(model: Model, path: Path) -> None:
-    pq.write_table(audit_table(model), path, compression="zstd")
-
-
-def _write_lines(model: Model, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for batch in audit_table(model).to_batches(max_chunksize=10_000):
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
-
-
 def _write_page(model: Model, path: Path) -> None:
     table, order = _rows(model)
     place = np.empty(len(order), np.int64)
@@ -155,11 +136,3 @@ def _pictures(model: Model, order: Ints, place: Ints, queue: Ints, examples: lis
     size = LARGE if len(chosen) <= MANY else SMALL
     uris = {row: data_uri(images[at[row]], WIDE_SIDE if row in wide else size) for row in chosen}
     return {int(place[row]): uri.partition(":")[2] for row, uri in uris.items()}, len(chosen) < len(ids)
-
-
-WRITERS: dict[str, Callable[[Model, Path], None]] = {
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
-    ".jsonl": _write_lines,
-    ".html": _write_page,
-}

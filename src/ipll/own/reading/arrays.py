@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,19 +50,9 @@ def from_arrays(
         problems.add(rows[bad], "NaN, or an infinite or too large number", "Fill in the missing numbers.")
     names, candidates = _sets(y, classes, n, problems)
     problems.stop()
-    samples = Samples(
-        source=SOURCE,
-        ids=texts,
-        rows=rows,
-        names=(),
-        candidates=candidates,
-        labels=np.full(n, -1),
-        label_names=[""] * n,
-        features=features,
-        feature_names=() if features is None else tuple(map(str, range(features.shape[1]))),
-        images=images,
-        word="sample",
-    )
+    feature_names = () if features is None else tuple(map(str, range(features.shape[1])))
+    samples = Samples.bare(SOURCE, texts, rows, "sample")
+    samples = replace(samples, features=features, feature_names=feature_names, images=images)
     return checked(with_candidates(samples, names, candidates), allow_one_class)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,26 +114,14 @@ def _plain(split: str) -> str:
 
 
 def _read_folder(folder: Path, skip_bad: bool) -> Samples:
-
     if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError(f"cannot read the folder {folder}: Permission denied. Check its permissions.")
     paths = [picture.path for picture in pictures(folder, below=math.inf)]
     if not paths:
         raise DataError(f"{folder} has no images in it. Name a folder of images, or a table.")
     images, broken = image_files([os.path.join(folder, path) for path in paths])
-    n = len(paths)
-    samples = Samples(
-        source=str(folder),
-        ids=[_name(path) for path in paths],
-        rows=np.arange(1, n + 1),
-        names=(),
-        candidates=np.zeros((n, 0), np.bool_),
-        labels=np.full(n, -1),
-        label_names=[""] * n,
-        images=images,
-        word="image",
-    )
-    return accept(samples, broken, Problems(str(folder), "image"), skip_bad, None, True)
+    samples = Samples.bare(str(folder), [_name(path) for path in paths], np.arange(1, len(paths) + 1), "image")
+    return accept(replace(samples, images=images), broken, Problems(str(folder), "image"), skip_bad, None, True)
 
 
 def _name(path: str) -> str:

@@ -51,7 +51,7 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
     _check_kind(table)
     if "candidates" not in columns and not unlabelled:
         raise DataError(f"{table.path}: no column 'candidates'. Add one: a list, or text such as 'robin|sparrow'.")
-    n, rows = len(table.rows), table.rows
+    rows = table.rows
     broken: dict[int, str] = {}
     images: Images | None = None
     features: npt.NDArray[np.float32] | None = None
@@ -69,20 +69,15 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
         problems.add((row for row, name in zip(rows, ids, strict=True) if not name), "no id", "Give each row an id.")
     remedy = "Each sample has an id of its own." if "id" in columns else "Without a column 'id', the image is the id."
     duplicates(ids, rows, problems, remedy)
-    samples = Samples(
-        source=str(table.path),
-        ids=ids,
-        rows=rows,
-        names=(),
-        candidates=np.zeros((n, 0), np.bool_),
-        labels=np.full(n, -1),
-        label_names=text_column(table, "label") if "label" in columns else [""] * n,
-        split=text_column(table, "split") if "split" in columns else None,
+    samples = replace(
+        Samples.bare(str(table.path), ids, rows, table.word),
         features=features,
         feature_names=feature_names,
         images=images,
-        word=table.word,
+        split=text_column(table, "split") if "split" in columns else None,
     )
+    if "label" in columns:
+        samples = replace(samples, label_names=text_column(table, "label"))
     if "candidates" in columns:
         samples = with_candidates(samples, *candidate_sets(table, None if unlabelled else problems))
         samples = replace(samples, warnings=_other_separator(samples))

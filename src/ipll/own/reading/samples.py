@@ -37,6 +37,12 @@ class Samples:
     warnings: list[str] = field(default_factory=list)
     word: str = "row"  # what the user calls a row of the source
 
+    @classmethod
+    def bare(cls, source: str, ids: list[str], rows: npt.NDArray[np.int64], word: str) -> Samples:
+        """-> samples as yet without classes, labels, features and images."""
+        n = len(ids)
+        return cls(source, ids, rows, (), np.zeros((n, 0), np.bool_), np.full(n, -1), [""] * n, word=word)
+
     def __len__(self) -> int:
         return len(self.ids)
 
