@@ -16,7 +16,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import ipll.data.sources  # noqa: F401 (registers the data sets)
 from ipll.component import FAMILIES
 from ipll.data.sources import SOURCES
 from ipll.data.stream import StreamConfig
