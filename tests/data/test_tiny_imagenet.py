@@ -352,5 +352,6 @@ def test_our_training_leaves_the_papers_stream_memory_and_network() -> None:
     paper, ours = resolve("tiny-imagenet", "pgdr"), resolve("tiny-imagenet-fast", "pgdr")
     assert (ours.stream, ours.model, ours.parts, ours.data) == (paper.stream, paper.model, paper.parts, paper.data)
     recipe = resolve("cifar100-fast", "pgdr")
-    assert ours.train.batch_size == recipe.train.batch_size and ours.augment.cutmix == recipe.augment.cutmix
+    assert ours.train.batch_size == recipe.train.batch_size
+    assert ours.augment.cutmix == recipe.augment.cutmix
     assert ours.augment.test_size / 64 == recipe.augment.test_size / 32
