@@ -87,11 +87,16 @@ def test_one_that_was_stopped_goes_on(quarters: Quarters, monkeypatch: pytest.Mo
     assert quarters.seen < images + 20, "what was kept is not seen again"
 
 
-def test_a_run_learns_from_them_and_is_resumed(quarters: Quarters, tmp_path: Path) -> None:
-    result = ipll.run("digits", out=tmp_path / "run", **FEW)
-    assert result.average_incremental_accuracy > 50
-    assert result["config"]["data"]["through"] == LITE0
-    assert "data:image" in (tmp_path / "run" / "report.html").read_text(), "the gallery shows pictures"
+def test_a_run_learns_from_them_and_is_resumed(quarters: Quarters, tmp_path: Path, stop_at: Any) -> None:
+    whole = ipll.run("digits", out=tmp_path / "whole", **FEW)
+    assert whole.average_incremental_accuracy > 50
+    assert whole["config"]["data"]["through"] == LITE0
+    assert "data:image" in (tmp_path / "whole" / "report.html").read_text(), "the gallery shows pictures"
+    with pytest.raises(ipll.Interrupted):
+        ipll.run("digits", out=tmp_path / "stopped", reporter=stop_at(20), **FEW)
+    count = quarters.seen
+    assert ipll.resume(tmp_path / "stopped")["accuracy_per_task"] == whole["accuracy_per_task"]
+    assert quarters.seen == count
 
 
 def test_settings_that_do_not_go_together_are_refused(quarters: Quarters, tmp_path: Path) -> None:
