@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+import ipll.data.sources  # noqa: F401  (registers the data sets that presets name)
 from ipll.config import resolve
 from ipll.data.source import Source
 from ipll.data.stream import Stream

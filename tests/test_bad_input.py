@@ -52,7 +52,10 @@ def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["run", "digits", "--set", "data.per_class=-1"], ["data.per_class", "not be negative"]),
         (
             ["run", "zzz"],
-            ["unknown preset 'zzz'", "cifar100, cifar100-fast, cifar100-h, cub200, digits, tiny-imagenet"],
+            [
+                "unknown preset 'zzz'",
+                "cifar100-h, cub200, cub200-frozen, cub200-tuned, digits, tiny-imagenet, tiny-imagenet-fast",
+            ],
         ),
         (["run", "digits", "--method", "pgrd"], ["unknown method 'pgrd'", "Did you mean 'pgdr'?"]),
         (["run", "digits", "--method", "pgdr/no-memmory"], ["Did you mean 'pgdr/no-memory'?"]),

@@ -18,7 +18,7 @@ from ipll.networks.network import ModelConfig
 from ipll.paper.summary import setting_rows
 from ipll.settings import Bounds, Choices, Section, build, describe, setting
 
-FREE = {"data.source", "model.weights", "model.weights_sha256"}  # `ipll datasets`, a file, its digest
+FREE = {"data.source", "data.through", "model.weights", "model.weights_sha256"}  # data, a network, a file, its digest
 
 MEMBERS = {
     (f"{family}.{name}" if family == "auxiliary" else family, member.Settings)

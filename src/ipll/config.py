@@ -36,6 +36,10 @@ OWN = "own"  # preset and source of people's own data
 class DataConfig(Section, name="data"):
     source: str = setting("digits", "the data set; `ipll datasets` lists them")
     size: int = setting(0, "height and width of prepared images, in pixels; 0: the data set's own", least=0)
+    through: str = setting(
+        "",
+        "pretrained network that images are seen through, once; features are learnt: 'efficientnet-lite0', 'timm:NAME'",
+    )
     per_class: int = setting(0, "at most so many samples of a class, of training and test; 0: all", least=0)
     validation: float = setting(
         0.0, "share of every class's training samples to set apart and score instead of the test set", least=0, below=1

@@ -346,3 +346,12 @@ def test_a_run_prepares_by_itself(folder: Path, tmp_path: Path, main: Callable[.
     assert ended.status == 0, ended.err
     assert f"Preparing 32 images of {folder} at 64 x 64 in {folder.parent / '.ipll'}" in ended.err
     assert json.loads((out / "result.json").read_text())["seen_classes_per_task"] == [2, 4]
+
+
+def test_our_training_leaves_the_papers_stream_memory_and_network() -> None:
+    paper, ours = resolve("tiny-imagenet", "pgdr"), resolve("tiny-imagenet-fast", "pgdr")
+    assert (ours.stream, ours.model, ours.parts, ours.data) == (paper.stream, paper.model, paper.parts, paper.data)
+    recipe = resolve("cifar100-fast", "pgdr")
+    assert ours.train.batch_size == recipe.train.batch_size
+    assert ours.augment.cutmix == recipe.augment.cutmix
+    assert ours.augment.test_size / 64 == recipe.augment.test_size / 32

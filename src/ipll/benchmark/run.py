@@ -17,6 +17,7 @@ from ipll.data.fingerprint import check_data, fingerprint
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
+from ipll.data.through import seen_through
 from ipll.driver import Clock, Record, Stop, drive, stop_requests
 from ipll.engine import processes
 from ipll.engine.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, p
 from ipll.errors import ConfigError, DataError, Interrupted, RunError
 from ipll.learner import Learner, Position
 from ipll.networks.network import Network, make_backbone
+from ipll.networks.photos import find_network
 from ipll.plugins import load_plugins, plugin_options
 from ipll.progress import Listener, Plan, Silent
 from ipll.report.build import write_report
@@ -202,6 +204,13 @@ def check_against(config: Config, source: Source) -> None:
             f"memory.size is {memory.settings.size}, but {source.name} has {source.classes} classes: "
             f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
         )
+    if config.data.through:
+        find_network(config.data.through)  # refuses one that is not there
+        if make_backbone(config.model, source.train_samples.shape[1], config.seed, pretrained=False).takes == "images":
+            raise ConfigError(
+                f"data.through={config.data.through} makes features of images, but model.backbone="
+                f"{config.model.backbone} takes images: use --set model.backbone=wide-deep, or --set data.through="
+            )
     if config.model.weights:
         make_backbone(config.model, source.train_samples.shape[1], config.seed)  # refuses weights that do not fit
 
@@ -210,6 +219,7 @@ def execute(
     config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Listener
 ) -> Result:
     """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
+    source = seen_through(source, config.data.through, device)
     computing = arithmetic(deterministic=config.train.deterministic, device=device)
     with cpu_threads(config.train.threads), computing, enough_memory(config):
         return Execution(config, source, stream, device, folder, reporter).go()
@@ -366,7 +376,8 @@ class Execution:
         }
         if self.folder:
             gallery = self.observer.state["gallery"]
-            images = self.source.train_samples[[sample["id"] for sample in gallery]]
+            pictures = self.source.train_samples if self.source.pictures is None else self.source.pictures
+            images = pictures[[sample["id"] for sample in gallery]]
             self.folder.save_gallery(gallery, images)
             write_report([self.folder.path], self.folder.path / "report.html", [result])
             self.folder.finish(result)

@@ -10,7 +10,8 @@ import typer
 Preset = Annotated[
     str,
     typer.Argument(
-        help="What to run, named after its data: digits, cifar100, cifar100-fast, cifar100-h, tiny-imagenet, cub200."
+        help="What to run, named after its data: digits, cifar100, cifar100-fast, cifar100-h, tiny-imagenet, "
+        "tiny-imagenet-fast, cub200, cub200-frozen, cub200-tuned."
     ),
 ]
 Method = Annotated[str, typer.Option("--method", "-m", help="A named method; `ipll methods` lists them.")]

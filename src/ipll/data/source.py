@@ -35,6 +35,7 @@ class Source:
     mean: tuple[float, ...]  # per channel, of samples scaled to [0, 1]
     std: tuple[float, ...]
     superclasses: Ints | None = None  # [classes], the superclass of each class
+    pictures: Array | Selection | None = None  # of the training samples, where these are features of images
 
     @property
     def classes(self) -> int:

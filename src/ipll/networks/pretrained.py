@@ -1,4 +1,4 @@
-"""Pretrained weights for a backbone: from a file of tensors, or by name from torchvision or timm.
+"""Pretrained weights for a backbone: from a file of tensors, or by name from torchvision, timm or the extra 'photos'.
 
 The names of tensors are torchvision's (timm's ResNet-18 has the same), or the backbone's own. No code is unpickled.
 """
@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from ipll.engine.files import sha256_of
 from ipll.errors import ConfigError
+from ipll.networks.efficientnet_lite import Lite0
+from ipll.networks.photos import LITE0, lite0_weights
 
 State = dict[str, Tensor]
 
@@ -178,6 +180,8 @@ def _by_name(package: str, name: str) -> State:
     try:
         with torch.random.fork_rng(devices=[]):
             return dict(PACKAGES[package](name).state_dict())
+    except ConfigError as error:
+        raise ConfigError(f"model.weights={package}:{name}: {error}") from None
     except Exception as error:  # of another package: unknown names, no network, a full disk
         if isinstance(error, ModuleNotFoundError) and error.name == package:
             raise ConfigError(
@@ -202,7 +206,16 @@ def _timm(name: str) -> nn.Module:
     return found
 
 
-PACKAGES = {"torchvision": _torchvision, "timm": _timm}
+def _photos(name: str) -> nn.Module:
+    """What the extra 'photos' brings, for the backbone of the same name."""
+    if name != LITE0:
+        raise ConfigError(f"the extra 'photos' brings '{LITE0}' alone.")
+    found = Lite0()
+    found.layers.load(lite0_weights())
+    return found
+
+
+PACKAGES = {"torchvision": _torchvision, "timm": _timm, "photos": _photos}
 
 
 def _check_fit(weights: str, own: State, given: State) -> None:

@@ -70,7 +70,7 @@ class Choice(NamedTuple):
 def choose(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     """-> all choices for a new model, but for what is `given`, by dotted keys."""
     for key in given:
-        if key in ("data.source", "data.validation") or key.startswith("stream."):
+        if key in ("data.source", "data.through", "data.validation") or key.startswith("stream."):
             raise ConfigError(f"unknown setting '{key}' for a model of your own data: it is for benchmarks. Remove it.")
     chosen = _features(facts, given) if facts.kind == "features" else _images(facts, given)
     each = _each_update(facts, given, _given_number(given, "train.epochs", 0))

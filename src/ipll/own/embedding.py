@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipll.data.kept import Floats, Kept
 from ipll.data.pictures import Pixels, Unreadable, attempt, in_blocks, read_picture
 from ipll.data.prepare import cache_root
 from ipll.engine.device import cpu_threads
@@ -21,7 +22,6 @@ from ipll.engine.regular import check_regular
 from ipll.errors import Interrupted
 from ipll.networks.photos import PhotoNetwork
 from ipll.own.defaults import PICTURE
-from ipll.own.kept import Floats, Kept
 from ipll.own.reading.images import Images
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.samples import Samples, stop_at
