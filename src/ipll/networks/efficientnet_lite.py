@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ipll.errors import ConfigError
 from ipll.networks.backbones import BACKBONES, Backbone, initialise
+from ipll.networks.norm import BatchNorm
 
 NAME = "efficientnet-lite0"
 DIM = 1280
@@ -64,7 +65,7 @@ class Normed(Convolution):
 
     def __init__(self, fan_in: int, fan_out: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
         super().__init__(fan_in, fan_out, kernel, stride, groups)
-        self.norm = nn.BatchNorm2d(fan_out, eps=EPSILON)
+        self.norm = BatchNorm(fan_out, eps=EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.norm(super().forward(x))
