@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from ipll.engine import processes
 
@@ -41,10 +40,12 @@ def strange_norms(network: nn.Module) -> list[str]:
 class _Shared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm) -> Tensor:
-        """Means and variances of parts give those of the whole, as Chan et al. (1979) add them up."""
-        own = torch.var_mean(x.to(weight.dtype), (0, 2, 3), correction=0)
-        rows = own[0].new_full(own[0].shape, x.numel() / x.shape[1])
-        variances, means, n = processes.of_all(torch.stack([*own, rows])).unbind(dim=1)  # [processes, channels] each
+        """Means and variances of parts give those of the whole, as Chan et al. (1979) add them up. PyTorch normalises
+        by the own rows, fast, and what those of all differ by is linear in that."""
+        own, own_mean, own_rstd = torch.native_batch_norm(x, None, None, None, None, True, 0.0, norm.eps)
+        rows = own_mean.new_full(own_mean.shape, x.numel() / x.shape[1])
+        told = torch.stack([own_mean, own_rstd**-2 - norm.eps, rows])
+        means, variances, n = processes.of_all(told).unbind(dim=1)  # [processes, channels] each
         total = n.sum(dim=0)
         mean = (n * means).sum(dim=0) / total
         variance = (n * (variances + (means - mean) ** 2)).sum(dim=0) / total
@@ -55,9 +56,11 @@ class _Shared(torch.autograd.Function):
         norm.running_mean.lerp_(mean, norm.momentum)
         norm.running_var.lerp_(variance * total / (total - 1), norm.momentum)
         norm.num_batches_tracked.add_(1)
-        ctx.save_for_backward(x, weight, mean, (variance + norm.eps).rsqrt(), rows / total)
+        rstd = (variance + norm.eps).rsqrt()
+        ctx.save_for_backward(x, weight, mean, rstd, rows / total)
         ctx.eps = norm.eps
-        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=norm.eps)
+        slope, offset = weight * rstd / own_rstd, bias + weight * rstd * (own_mean - mean)
+        return torch.addcmul(offset.to(own.dtype)[:, None, None], own, slope.to(own.dtype)[:, None, None])
 
     @staticmethod
     @once_differentiable
