@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks"
 
 
 def load_script(name: str, folder: str = "benchmarks") -> ModuleType:

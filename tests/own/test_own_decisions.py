@@ -23,7 +23,7 @@ from ipll.own import Decisions, Model, Samples, from_arrays, read_decisions
 from ipll.own.audit import audit_table
 from ipll.own.audit.order import asking_order, spread
 from ipll.own.decisions import NONE, audit_id, told
-from ipll.own.training import Learnt, train
+from ipll.own.training import Learnt, Update
 
 X, Y = load_iris(return_X_y=True)
 EPOCHS = {"train.epochs": 4, "train.batch_size": 16}
@@ -80,12 +80,13 @@ def test_a_decided_sample_is_of_that_class_for_good(method: str) -> None:
 def test_training_that_looks_for_misses_does_not_doubt_people(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All along, from the memory too: what training itself leaves of decided sets, which the data speak against."""
     left: list[Learnt] = []
+    run = Update.run
 
-    def watched(*given: Any) -> Learnt:
-        left.append(train(*given))
+    def watched(self: Update) -> Learnt:
+        left.append(run(self))
         return left[-1]
 
-    monkeypatch.setattr("ipll.own.model.train", watched)
+    monkeypatch.setattr(Update, "run", watched)
     settings = {"train.epochs": 20, "train.batch_size": 16, "disambiguation.miss_rate": 0.3}
     ids = [f"flower {i}" for i in range(0, 12, 2)]  # all of them of class 0
     ann, ben = said(ids, ["2"] * 6), said(ids[:3], ["1"] * 3, "ben")

@@ -366,7 +366,7 @@ class Execution:
             "epochs": self.config.train.epochs,
             "later_epochs": self.config.train.later_epochs,
             "config": self.config.to_table(),
-            "environment": describe(self.device) | {"processes": processes.count()},
+            "environment": describe(self.device),
             "residence": self.observer.state["tasks"][-1].get("residence"),
             "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
             "median_seconds_per_epoch_per_task": self.typical,

@@ -124,6 +124,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
+        "processes": processes.count(),
     }
 
 

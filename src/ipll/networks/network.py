@@ -207,7 +207,7 @@ class Network(nn.Module):
         return can_fuse(here) and any(isinstance(module, Norm) for module in self.backbone.modules())
 
     def forward(self, x: Tensor, *, alone: bool = False) -> Output:
-        rows = None if alone else processes.own_rows(len(x))
+        rows = None if alone or processes.count() == 1 else processes.own_rows(len(x))
         if rows is not None:
             return self._shared(x, rows)
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):
