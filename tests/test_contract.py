@@ -18,7 +18,17 @@ FREE = [
 ]
 
 
-@pytest.mark.parametrize("name", method_table())
+ALIKE = ("papi+", "terial+")  # whose parts other rows of the same grid have too
+KEPT = ("papi+pgdr", "papi+ancl", "papi+c-flat", "terial+wa")
+
+
+def listed() -> list[Any]:
+    """Every named method. Those whose parts are all in others, put together in the same way, have time in `slow`."""
+    again = [n for n in method_table() if ("+" in n and "/" in n) or (n.startswith(ALIKE) and n not in KEPT)]
+    return [pytest.param(n, marks=pytest.mark.slow) if n in again else n for n in method_table()]
+
+
+@pytest.mark.parametrize("name", listed())
 def test_named_method(name: str) -> None:
     check_method(name)
 

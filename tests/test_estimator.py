@@ -30,7 +30,7 @@ def test_it_learns_from_candidates_batch_after_batch(two_batches: IncrementalCla
     assert len(two_batches.model_.records) == len(OLD) + len(NEW)
 
 
-@pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer])
+@pytest.mark.parametrize("load", [load_iris, load_wine, pytest.param(load_breast_cancer, marks=pytest.mark.slow)])
 def test_real_tables_need_no_tuning(load: Callable[..., Any]) -> None:
     samples, labels = load(return_X_y=True)
     first, rest = labels < 2, labels > 0

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and glo
 
 def configured(method: str) -> Config:
     quick = {
-        "stream.tasks": 3, "train.epochs": 2, "train.steps_per_epoch": 4, "train.lr": 0.01, "train.threads": 1,
+        "stream.tasks": 2, "train.epochs": 2, "train.steps_per_epoch": 4, "train.lr": 0.01, "train.threads": 1,
         "data.per_class": 40,
     }  # fmt: skip
     return resolve("digits", method, seed=3, overrides=quick)
@@ -117,7 +117,7 @@ def state_of(folder: Path) -> dict[str, Tensor]:
     return {name.removeprefix("module."): tensor for name, tensor in found.tensors.items()}
 
 
-SLOWLY = ("--set", "train.epochs=15", "--set", "train.threads=1", "--set", "stream.tasks=2")
+SLOWLY = ("--set", "train.epochs=8", "--set", "train.threads=1", "--set", "stream.tasks=2")
 
 
 def begin(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:

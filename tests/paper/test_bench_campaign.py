@@ -316,6 +316,7 @@ def check_against_whole_runs(plan: Plan, outcome: Any, whole: Path) -> None:
 OFTEN = {"train.epochs": 8, "train.checkpoint_seconds": 0.2}
 
 
+@pytest.mark.slow
 def test_killed_with_its_worker(
     command: Command, tmp_path: Path, stamps: Any, outcome: Any, tiny: dict[str, Any]
 ) -> None:
