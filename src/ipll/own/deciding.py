@@ -90,9 +90,7 @@ def _imposed_records(records: Records, sets: Mapping[int, list[int]]) -> Records
     codes, fresh = np.zeros(int(offsets[-1]), np.int64), np.repeat(~keep, sizes)
     codes[~fresh] = records.codes[np.repeat(keep, np.diff(records.offsets))]
     codes[fresh] = [c for row in sorted(named) for c in named[row]]
-    return replace(
-        records, label=label, confidence=confidence, in_memory=in_memory, offsets=offsets, codes=codes
-    )  # fmt: skip
+    return replace(records, label=label, confidence=confidence, in_memory=in_memory, offsets=offsets, codes=codes)
 
 
 def _imposed_memory(tensors: Mapping[str, Tensor], sets: Mapping[int, list[int]]) -> dict[str, Tensor]:
@@ -123,13 +121,10 @@ def _imposed_memory(tensors: Mapping[str, Tensor], sets: Mapping[int, list[int]]
 
 def no_samples(kind: str, shape: tuple[int, ...], feature_names: tuple[str, ...]) -> Samples:
     """-> a batch without samples, of a model's shape: what goes on learning is the memory."""
-    empty = np.zeros((0, *shape), np.float32 if kind == "features" else np.uint8)
-    images = Images(empty, shape[-1], shape[0]) if kind == "images" else None
-    return Samples(
-        source="decisions", ids=[], rows=np.zeros(0, np.int64), names=(), candidates=np.zeros((0, 0), np.bool_),
-        labels=np.zeros(0, np.int64), label_names=[], features=empty if images is None else None, images=images,
-        feature_names=feature_names,
-    )  # fmt: skip
+    none = Samples.bare("decisions", [], np.zeros(0, np.int64), "decision")
+    if kind == "images":
+        return replace(none, images=Images(np.zeros((0, *shape), np.uint8), shape[-1], shape[0]))
+    return replace(none, features=np.zeros((0, *shape), np.float32), feature_names=feature_names)
 
 
 def keeps_all(records: Records, decisions: Sequence[Decision]) -> bool:
