@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from training import Bench, noise
 
 from ipll.engine import processes
 from ipll.engine.device import cpu_threads, describe, find_device
+from ipll.engine.launch import launch
 
 ON_CPU = {"train.steps_per_epoch": 3, "memory.size": 100}
 
@@ -41,21 +41,10 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 def together(count: int) -> dict[str, Any]:
     """-> what the first of so many processes measures."""
     with tempfile.TemporaryDirectory() as folder:
-        shared = {"WORLD_SIZE": str(count), "IPLL_STORE": f"{folder}/store", "OMP_NUM_THREADS": "1"}
-        workers = [
-            subprocess.Popen(
-                [sys.executable, __file__, *sys.argv[1:], "--worker"],
-                env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-            )
-            for rank in range(count)
-        ]
-        assert workers[0].stdout is not None
-        said = workers[0].stdout.read()  # with its standard input still open: where that ends, it stops
-        if [worker for worker in workers if worker.wait()]:
+        found = Path(folder) / "found.json"
+        if launch([__file__, *sys.argv[1:], "--worker", str(found)], count):
             raise SystemExit("a process failed, see above.")
-        result: dict[str, Any] = json.loads(said)
+        result: dict[str, Any] = json.loads(found.read_text())
         return result
 
 
@@ -68,10 +57,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="the best of so many counts")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(measured(options)))
+        found = measured(options)
+        if os.environ["RANK"] == "0":
+            options.worker.write_text(json.dumps(found))
         return
     runs = [together(count) for _ in range(options.repeats) for count in options.counts]
     best = {n: max(run["samples_per_second"] for run in runs if run["processes"] == n) for n in options.counts}

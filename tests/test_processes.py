@@ -68,14 +68,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
     code = f"import sys; from pathlib import Path; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     code += f"import test_processes\ntest_processes.one_of_two(Path({str(folder)!r}))"
-    store = {"WORLD_SIZE": "2", "IPLL_STORE": str(folder / "store"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], env=os.environ | store | {"RANK": str(rank)}, stdin=subprocess.PIPE
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=300) for process in both] == [0, 0]
+    assert launch(["-c", code], 2) == 0
     return folder
 
 
@@ -176,7 +169,7 @@ def test_one_that_dies_ends_the_others_with_its_message(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
-        launch(["run", "digits"], 0)
+        launch(["-m", "ipll", "run", "digits"], 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, value in {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": "2"}.items():
         monkeypatch.setenv(name, value)

@@ -114,7 +114,7 @@ def _share(processes: int) -> None:
     if processes != 1 and "RANK" not in os.environ:
         from ipll.engine.launch import launch
 
-        raise typer.Exit(launch(sys.argv[1:], processes))
+        raise typer.Exit(launch(["-m", "ipll", *sys.argv[1:]], processes))
 
 
 def _show_result(result: Result) -> None:

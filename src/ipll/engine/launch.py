@@ -20,8 +20,8 @@ FAREWELL = 3.0  # seconds in which the first process may tell of itself why it c
 TOLD = 2000  # characters of what a process said last
 
 
-def launch(arguments: Sequence[str], processes: int) -> int:
-    """Runs `ipll ARGUMENTS` in so many processes -> the first one's exit status.
+def launch(command: Sequence[str], processes: int) -> int:
+    """Runs a command of Python's (`-m ipll run ...`) in so many processes -> the first one's exit status.
 
     They end when this one does, also where it is killed: their standard input ends then.
 
@@ -45,7 +45,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
             }
             said = None if rank == 0 else stack.enter_context((place / f"said{rank}").open("wb"))
             worker = subprocess.Popen(
-                [sys.executable, "-m", "ipll", *arguments],
+                [sys.executable, *command],
                 env=os.environ | {name: value for name, value in environment.items() if value},
                 stdin=subprocess.PIPE,
                 stdout=said,

@@ -156,7 +156,12 @@ def own_rows(n: int) -> slice | None:
     """-> those of n rows that this process passes through a network; None: all of them, as too few to share."""
     if _group is None or n < 2 * _group.size:
         return None
-    return slice(n * _group.rank // _group.size, n * (_group.rank + 1) // _group.size)
+    return _shares(n, _group.size)[_group.rank]
+
+
+def _shares(n: int, size: int) -> list[slice]:
+    """-> the rows of each process, of n."""
+    return [slice(start, end) for start, end in pairwise(n * k // size for k in range(size + 1))]
 
 
 @contextmanager
@@ -184,9 +189,8 @@ def gathered(own: Tensor, n: int) -> Tensor:
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, n: int, rank: int, count: int) -> Tensor:
-        bounds = [n * k // count for k in range(count + 1)]
-        sizes = [end - start for start, end in pairwise(bounds)]
-        ctx.rows = slice(bounds[rank], bounds[rank + 1])
+        shares = _shares(n, count)
+        ctx.rows, sizes = shares[rank], [share.stop - share.start for share in shares]
         most = max(sizes)
         padded = own if len(own) == most else torch.cat([own, own.new_zeros(most - len(own), *own.shape[1:])])
         parts = [torch.empty_like(padded) for _ in sizes]
