@@ -15,6 +15,7 @@ from pathlib import Path
 from ipll.errors import ConfigError, RunError
 from ipll.messages import visible
 
+STORE = "IPLL_STORE"  # names a file where the processes of one machine meet; without it, they meet as torchrun says
 LOOK = 0.1  # seconds between two looks at how they are
 FAREWELL = 3.0  # seconds in which the first process may tell of itself why it cannot go on
 TOLD = 2000  # characters of what a process said last
@@ -39,7 +40,7 @@ def launch(command: Sequence[str], processes: int) -> int:
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(processes),
                 "LOCAL_WORLD_SIZE": str(processes),
-                "IPLL_STORE": str(place / "store"),
+                STORE: str(place / "store"),
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
                 "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else ""),
             }

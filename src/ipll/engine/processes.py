@@ -26,12 +26,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ipll.engine.launch import lost_file
+from ipll.engine.launch import STORE, lost_file
 from ipll.errors import ConfigError, RunError
 
 T = TypeVar("T")
 
-STORE = "IPLL_STORE"  # a file where the processes of one machine meet; without it, they meet as torchrun says
 PEER_LOST = ("gloo", "NCCL", "Connection")  # in what a collective says whose other side has gone
 PATIENCE = timedelta(minutes=30)  # for the slowest: the first to be done with a task waits for it
 
