@@ -10,6 +10,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from ipll import IncrementalClassifier
 
 
-@parametrize_with_checks([IncrementalClassifier(epochs=10)])
+@parametrize_with_checks([IncrementalClassifier(epochs=3)])
 def test_scikit_learn(estimator: IncrementalClassifier, check: Callable[[Any], None]) -> None:
     check(estimator)
