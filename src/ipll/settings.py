@@ -93,7 +93,7 @@ class Section:
             raise TypeError(f"{cls.__name__} is of no section: class {cls.__name__}(Section, name=...).")
 
     def __post_init__(self) -> None:
-        hints = _kinds(type(self))
+        hints = _kinds(type(self))  # type: ignore[arg-type]
         for f in fields(self):  # type: ignore[arg-type]
             _admit(f, hints[f.name], self._name, getattr(self, f.name))
 

@@ -13,8 +13,7 @@ from live import Live, array
 
 
 def rate(learner: Learner) -> float:
-    (group,) = learner.update.optimiser.param_groups
-    return float(group["lr"])
+    return float(learner.update.lr)
 
 
 @pytest.mark.parametrize(("schedule", "epochs"), [("cosine", 4), ("cosine", 1), ("constant", 3)])
@@ -88,7 +87,7 @@ def test_steps_of_sgd(live: Live, buffers: str) -> None:
                     array(before), array(weight.grad), velocities[i], lr=lr, momentum=0.9, decay=0.01
                 )
                 np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-4, atol=1e-6)
-        assert len(learner.update.optimiser.state) == len(weights)
+        assert len(learner.update.momenta()) == len(weights)
 
 
 @pytest.mark.parametrize("buffers", ["fresh", "carried"])

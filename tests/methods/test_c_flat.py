@@ -114,7 +114,7 @@ class Passes:
         self.calls: Counter[str] = Counter()
         self.weights: list[list[Tensor]] = []  # at each pass
         self.targets: list[Tensor] = []  # that each pass learnt from
-        self.stepped: list[Tensor] = []  # the weights as the optimiser found them
+        self.stepped: list[Tensor] = []  # the weights as the descent found them
         self.network: Network  # as it was before the step
         self.batch: Batch
         for name, watch in (("step", self.step), ("forward", self.forward), ("total", self.total)):
@@ -134,14 +134,14 @@ class Passes:
         self.calls.clear()
         self.weights, self.targets, self.batch = [], [], batch
         self.network = copy.deepcopy(phase.network)
-        optimiser = self.learner.update.optimiser
+        update = self.learner.update
 
-        def found(*_: Any) -> None:
+        def descend() -> None:
             self.stepped = copies(phase.network)
+            type(update).descend(update)
 
-        handle = optimiser.register_step_pre_hook(found)
+        update.descend = descend  # type: ignore[method-assign]
         Stepper.step(self.learner.stepper, phase, batch)
-        handle.remove()
 
     def forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
         self.weights.append(copies(phase.network))

@@ -62,17 +62,27 @@ def use_graphs(choice: str, device: torch.device) -> bool:
 @contextmanager
 def arithmetic(*, deterministic: bool, device: torch.device) -> Iterator[None]:
     """How the device computes inside: repeatable to the bit, or with whatever algorithm is fastest."""
-    before = torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.backends.cudnn.benchmark, _determinism()
     if deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = not deterministic
-    torch.use_deterministic_algorithms(deterministic)
+    _set_determinism((deterministic, False))
     try:
         yield
     finally:
         torch.backends.cudnn.benchmark = before[0]
-        torch.use_deterministic_algorithms(before[1], warn_only=warn_only)
+        _set_determinism(before[1])
+
+
+def _determinism() -> tuple[bool, bool]:
+    """-> are deterministic algorithms asked for; and where there is none, is that only a warning."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_determinism(wanted: tuple[bool, bool]) -> None:
+    """PyTorch's call imports its compiler, which takes a second: only where something changes."""
+    if wanted != _determinism():
+        torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
 
 
 def channels_last(network: T) -> T:

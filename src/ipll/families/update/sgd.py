@@ -15,8 +15,8 @@ class Sgd(Update):
     """Stochastic gradient descent with momentum."""
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.forget_gradients()
         value = loss()
         value.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        self.descend()
         return value.detach()
