@@ -47,6 +47,18 @@ def test_help_version_and_mistakes_import_nothing_heavy(root: Path) -> None:
         assert not HEAVY & set(json.loads(modules)), words
 
 
+def test_training_on_a_cpu_does_not_import_a_compiler(root: Path, quick_options: list[str], tmp_path: Path) -> None:
+    """It takes more than a second, and PyTorch brings it along with its optimisers, among others."""
+    words = ["run", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *quick_options]
+    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    command = [sys.executable, "-c", ASK, json.dumps([words])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (tmp_path / "run" / "result.json").exists(), done.stderr
+    modules = set(json.loads(done.stderr.partition(" imports ")[2]))
+    assert "torch.optim" in modules
+    assert not {"torch._dynamo", "torch._inductor", "sympy"} & modules
+
+
 STOP = """
 import os, signal, sys
 from ipll.__main__ import main
