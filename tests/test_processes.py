@@ -194,6 +194,12 @@ def test_batch_norm_of_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -
         Network(config, 3, 5, seed=0)
 
 
+@pytest.mark.parametrize(("processes", "told"), [(0, "at least 1, got 0"), (10_000, "this machine has [0-9]+ cores")])
+def test_a_number_that_makes_no_sense_starts_nothing(processes: int, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        launch(["-c", "pass"], processes)
+
+
 def test_a_mistake_is_told_once(tmp_path: Path) -> None:
     command = begin("run", "digits", "--method", "nonsense", "--processes", "2", "--out", str(tmp_path / "run"))
     said = command.communicate(timeout=120)[1].decode()

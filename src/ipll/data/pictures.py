@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ipll.engine.cores import cores
 from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 
@@ -219,7 +220,7 @@ def attempt(one: Callable[[int], R], index: int) -> R | Unreadable:
 def in_blocks(block: Callable[[range], R], count: int, step: int, jobs: int = 0) -> Iterator[R]:
     """-> what `block` gives for every `step` indices up to `count`, in order; `jobs` threads (0: one per core) work
     ahead of who asks for it."""
-    jobs = jobs or _cores()
+    jobs = jobs or cores()
     blocks = (range(start, min(start + step, count)) for start in range(0, count, step))
     pending: deque[Future[R]] = deque()
     with ThreadPoolExecutor(jobs) as pool:
@@ -231,8 +232,3 @@ def in_blocks(block: Callable[[range], R], count: int, step: int, jobs: int = 0)
                 yield ready
         finally:
             pool.shutdown(cancel_futures=True)  # an interruption need not wait for all the others
-
-
-def _cores() -> int:
-    """-> how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ipll.engine.cores import cores
 from ipll.errors import ConfigError, RunError
 from ipll.messages import visible
 
 STORE = "IPLL_STORE"  # names a file where the processes of one machine meet; without it, they meet as torchrun says
 LOOK = 0.1  # seconds between two looks at how they are
 FAREWELL = 3.0  # seconds in which the first process may tell of itself why it cannot go on
+CROWD = 4  # processes a core, for a try on a small machine; more only use up its memory
 TOLD = 2000  # characters of what a process said last
 
 
@@ -31,8 +33,10 @@ def launch(command: Sequence[str], processes: int) -> int:
     """
     if processes < 1:
         raise ConfigError(f"--processes must be at least 1, got {processes}.")
+    if processes > CROWD * cores():
+        raise ConfigError(f"--processes {processes}: this machine has {cores()} cores, they would wait for each other.")
     with tempfile.TemporaryDirectory(prefix="ipll-") as folder, ExitStack() as stack:
-        place, threads = Path(folder), max(1, (os.cpu_count() or 1) // processes)
+        place, threads = Path(folder), max(1, cores() // processes)
         workers: list[subprocess.Popen[bytes]] = []
         for rank in range(processes):
             environment = {

@@ -8,7 +8,6 @@ stream of its own. The threads touch no CUDA, so that a step can be captured at 
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -20,13 +19,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ipll.engine.cores import cores
 from ipll.engine.device import free_memory
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 
 SHARE = 0.5  # of the free memory may be taken by samples; the rest is for training
-THREADS = min(8, os.cpu_count() or 1)  # that gather samples; one copies a few GB a second
+THREADS = min(8, cores())  # that gather samples; one copies a few GB a second
 BLOCK = 2**28  # bytes that are read at a time when samples are loaded
 HOST = torch.device("cpu")
 

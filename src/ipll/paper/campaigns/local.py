@@ -19,6 +19,7 @@ import torch
 
 import ipll
 from ipll.config import Config
+from ipll.engine.cores import cores
 from ipll.engine.device import find_device
 from ipll.errors import RunError
 from ipll.paper.campaigns.executor import ATTEMPTS
@@ -33,11 +34,6 @@ def default_jobs(device: str, configs: Iterable[Config]) -> int:
     if find_device(device).type == "cuda":
         return torch.cuda.device_count()
     return max(1, cores() // max((config.train.threads or 2 for config in configs), default=2))
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalPool:
