@@ -95,7 +95,7 @@ def parts_of_a_step(bench: Bench) -> dict[str, float]:
 
     ms = {"forward + backward": seconds_of(forward_backward, device), "teacher": seconds_of(teacher, device)}
     ms["targets, losses, bookkeeping"] = seconds_of(targets_and_losses(learner, phase, draw), device)
-    ms["optimiser"] = seconds_of(learner.update.descend, device)
+    ms["optimiser"] = seconds_of(learner.update.descent.step, device)
     whole = seconds_of(partial(learner.stepper.take, phase, draw), device)
     ms |= {"saved by running side by side": sum(ms.values()) - whole, "whole step": whole}
     samples = ctx.pool.samples[order.flatten()]

@@ -13,7 +13,7 @@ from live import Live, array
 
 
 def rate(learner: Learner) -> float:
-    return float(learner.update.lr)
+    return float(learner.update.descent.lr)
 
 
 @pytest.mark.parametrize(("schedule", "epochs"), [("cosine", 4), ("cosine", 1), ("constant", 3)])

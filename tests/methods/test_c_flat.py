@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.component import Batch, Context, Phase
+from ipll.families.update import Descent
 from ipll.families.update.c_flat import CFlat, CFlatSettings
 from ipll.families.update.sgd import Sgd
 from ipll.learner import Learner
@@ -134,13 +135,13 @@ class Passes:
         self.calls.clear()
         self.weights, self.targets, self.batch = [], [], batch
         self.network = copy.deepcopy(phase.network)
-        update = self.learner.update
+        descent = self.learner.update.descent
 
-        def descend() -> None:
+        def taken() -> None:
             self.stepped = copies(phase.network)
-            type(update).descend(update)
+            Descent.step(descent)
 
-        update.descend = descend  # type: ignore[method-assign]
+        descent.step = taken  # type: ignore[method-assign]
         Stepper.step(self.learner.stepper, phase, batch)
 
     def forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:

@@ -35,7 +35,7 @@ class CFlat(Sgd):
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
         if not self.ctx.old:
             return super().step(loss)
-        weights: Tensors = [w for w in self.params if w.requires_grad]
+        weights: Tensors = [w for w in self.descent.weights if w.requires_grad]
         value, g0 = _gradient(loss, weights)
         with _kept_statistics(self.ctx.phase.network):
             origin = [w.detach().clone() for w in weights]
@@ -50,7 +50,7 @@ class CFlat(Sgd):
         final = torch._foreach_add(g1, torch._foreach_sub(g3, g2), alpha=self.settings.strength)
         for w, g in zip(weights, final, strict=True):
             w.grad = g
-        self.descend()
+        self.descent.step()
         return value
 
 

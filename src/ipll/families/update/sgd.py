@@ -15,8 +15,8 @@ class Sgd(Update):
     """Stochastic gradient descent with momentum."""
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
-        self.forget_gradients()
+        self.descent.forget_gradients()
         value = loss()
         value.backward()  # type: ignore[no-untyped-call]
-        self.descend()
+        self.descent.step()
         return value.detach()
