@@ -153,9 +153,10 @@ def test_a_run_goes_on_in_two_processes_and_ends_when_its_launcher_is_killed(tmp
 def test_one_that_dies_ends_the_others_with_its_message(tmp_path: Path) -> None:
     plugin = tmp_path / "broken.py"
     plugin.write_text(
-        "import os\nfrom ipll.learner import Learner\n"
+        "import atexit, os, time\nfrom ipll.learner import Learner\n"
         "def broken(self):\n    raise MemoryError('this machine is too small')\n"
         "if os.environ.get('RANK') == '1':\n    Learner._end_task = broken\n"
+        "    atexit.register(time.sleep, 0.5)\n"  # the other one has noticed before this one is gone
     )
     quick = ("--set", "train.epochs=1", "--set", "stream.tasks=2")
     command = begin(

@@ -61,10 +61,8 @@ def launch(command: Sequence[str], processes: int) -> int:
             workers.append(worker)
         with _passed_on(workers[0]):
             status = _wait(workers)
-        lost = [lost_file(place / "store", rank).exists() for rank in range(processes)]
-        culprits = [rank for rank in range(1, processes) if workers[rank].poll() and not lost[rank]]
-        if culprits and (status is None or lost[0]):  # else the first has said itself what happened
-            rank = culprits[0]
+        told = status is not None and not lost_file(place / "store", 0).exists()  # by the first, what happened
+        if not told and (rank := _culprit(workers, place / "store")):
             words = visible((place / f"said{rank}").read_text("utf-8", "replace").strip()[-TOLD:], keep="\n")
             raise RunError(
                 f"process {rank + 1} of {processes} ended with status {workers[rank].returncode}, and the others with "
@@ -88,6 +86,17 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
                 return None
         time.sleep(LOOK)
     return status
+
+
+def _culprit(workers: list[subprocess.Popen[bytes]], store: Path) -> int:
+    """-> the one that died of itself, 0 if none did. The first may have noticed before it is quite gone."""
+    until = time.monotonic() + FAREWELL
+    while time.monotonic() < until:
+        for rank, worker in enumerate(workers[1:], 1):
+            if worker.poll() and not lost_file(store, rank).exists():
+                return rank
+        time.sleep(LOOK)
+    return 0
 
 
 @contextmanager

@@ -95,9 +95,7 @@ def joined(device: torch.device) -> Iterator[None]:
         with _deaf(not is_first()):
             yield
     except (dist.DistError, RuntimeError) as error:
-        if not isinstance(error, dist.DistError) and not any(
-            word in str(error) for word in ("gloo", "Connection", "NCCL")
-        ):
+        if not isinstance(error, dist.DistError) and not any(word in str(error) for word in PEER_LOST):
             raise
         if store:
             lost_file(store, _group.rank).touch()
