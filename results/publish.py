@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from ipll.engine.files import write_text
 from ipll.paper.measured import FILE, line_of
 from ipll.paper.published import cells
 
@@ -42,5 +43,12 @@ def _run(words: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "src" / "ipll" / FILE).write_text(lines())
-    PAGE.write_text(filled(PAGE.read_text(), _run))
+    shipped = ROOT / "src" / "ipll" / FILE
+    before = shipped.read_text()
+    write_text(shipped, lines())
+    try:
+        page = filled(PAGE.read_text(), _run)  # by the commands, which read what is shipped
+    except BaseException:
+        write_text(shipped, before)
+        raise
+    write_text(PAGE, page)

@@ -18,8 +18,9 @@ from torch import Tensor
 from ipll.benchmark.run import run_config
 from ipll.config import Config, resolve
 from ipll.engine import processes
+from ipll.engine.device import channels_last
 from ipll.engine.launch import launch
-from ipll.errors import ConfigError
+from ipll.errors import ConfigError, RunError
 from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
 from ipll.networks.network import ModelConfig, Network
 from ipll.results.folder import RunFolder
@@ -40,11 +41,15 @@ def configured(method: str) -> Config:
 def passed() -> dict[str, Tensor]:
     """What a pass of a batch says, and its gradients and statistics, in float64."""
     torch.manual_seed(0)
-    network = Network(ModelConfig(backbone="resnet18-thin"), 3, 5, seed=0, project=True).double()
+    network = channels_last(Network(ModelConfig(backbone="resnet18-thin"), 3, 5, seed=0, project=True).double())
     network.head.birth(0, 4, seed=0)
     x = torch.randn(ROWS, 3, 8, 8, dtype=torch.float64)
     out = network(x)
     loss = out.logits[:, :4].logsumexp(dim=1).mean() + (out.features**2).mean() + (out.embedding[0] @ out.embedding[-1])
+    weights = list(network.parameters())
+    gradients = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+    laid = [(w.stride(), g.stride()) for w, g in zip(weights, gradients, strict=True) if g is not None]
+    assert all(weight == gradient for weight, gradient in laid)  # as a fused step needs them
     loss.backward()
     again = network(x[:3])  # too few to share: everybody has them all
     grads = {
@@ -142,12 +147,45 @@ def test_a_run_goes_on_in_two_processes_and_ends_when_its_launcher_is_killed(tmp
     lines = len(epochs(Path(out)))
     command = begin("resume", out, "--processes", "2")
     wait_for(Path(out) / "metrics.jsonl", command, more_than=lines)
+    kept = checkpoints(out)
     command.kill()
     until = time.monotonic() + 30
     while (alive("RANK=0", out) or alive("RANK=1", out)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not alive("RANK=0", out)
     assert not alive("RANK=1", out)
+    assert checkpoints(out) > kept
+
+
+def checkpoints(out: str) -> list[str]:
+    return sorted(path.name for path in (Path(out) / "checkpoint").glob("*.json"))[-1:]
+
+
+def test_the_first_one_killed_is_told() -> None:
+    with pytest.raises(RunError, match=r"process 1 of 2 was ended by signal 9 \(out of memory\?\)"):
+        launch(["-c", "import os, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\ntime.sleep(60)"], 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"WORLD_SIZE": "2"}, "2 processes (WORLD_SIZE), but not RANK and MASTER_ADDR and MASTER_PORT"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', not a number"),
+    ],
+)
+def test_half_an_environment_is_told(
+    environment: dict[str, str], told: str, main: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    status, _, err = main("run", "digits", "--device", "cpu", "--out", tmp_path / "run")
+    assert status == 2
+    assert told in err
+
+
+def test_an_empty_number_of_processes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert processes.wanted() == 1
 
 
 def test_one_that_dies_ends_the_others_with_its_message(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_table_without_runs_shows_what_is_published(main: Main, tmp_path: Path
     assert "papi+bic" not in ours
     assert "[3] n = 3 (seeds 0, 1, 2), 200/30 epochs a task, H200, torch 2.11.0, commit c0ffee." in out
     assert "Ours are the numbers that ipll publishes" in out
-    assert f"- is not published; this makes them: ipll bench tab1 --out {tmp_path / 'runs'}" in out
+    assert f"A dash is not published; this makes them: ipll bench tab1 --out {tmp_path / 'runs'}" in out
     assert "Paper: of 3 runs, always under its own protocol." in out
     assert not (tmp_path / "runs").exists()
 

@@ -145,8 +145,10 @@ def resume(
     with processes.joined(chosen):
         if processes.is_first():
             return _resume(Path(path), chosen, data_root, reporter or Silent())
-        begun: tuple[Config, Stream, Path | None] | None = processes.from_first(None)
+        begun: tuple[Config, Stream, Path | None] | Result | None = processes.from_first(None)
         assert begun is not None
+        if isinstance(begun, Result):
+            return begun
         config, stream, root = begun
         return execute(config, load_data(config.data, root), stream, chosen, None, Silent())
 
@@ -155,6 +157,7 @@ def _resume(path: Path, device: torch.device, data_root: str | Path | None, list
     if (Path(path) / "result.json").exists():
         result = Result.load(path)
         listener.note(f"{path}: this run is finished, nothing is left to do. See its report with: ipll report {path}")
+        processes.from_first(result)
         return result
     folder = RunFolder.reopen(Path(path))
     try:

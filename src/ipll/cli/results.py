@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ipll.cli.console import err_console, on_terminal, say, show, warn
 from ipll.cli.options import DataRoot, Device, Plugins, Set
+from ipll.errors import ConfigError
 from ipll.messages import cell, visible
 from ipll.paper import OUT
 
@@ -111,6 +112,8 @@ def paper_table(
     load_plugins(plugin or ())
     warnings: list[str] = []
     if name == NAME:
+        if set_ or seeds:
+            raise ConfigError(f"ipll table {NAME} shows every number there is: it takes --preset and --only alone.")
         text = overview(format_, preset, only or ())
     else:
         asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()))

@@ -35,7 +35,11 @@ class Kept:
             try:
                 if here := [i for i, key in enumerate(self._keys(path)) if key in wanted and key not in found]:
                     found |= self._values(path, here)
-            except (OSError, ValueError, KeyError):
+            except FileNotFoundError:  # another process has found it damaged
+                continue
+            except OSError as error:
+                tell(f"{path} cannot be read ({error.strerror or error}): what it holds is made anew.")
+            except (ValueError, KeyError):
                 tell(f"{path} is damaged: what it held is made anew.")
                 try:
                     remove(path)

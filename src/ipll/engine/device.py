@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import ipll
 from ipll.engine import processes
+from ipll.engine.cores import cores
 from ipll.errors import ConfigError
 from ipll.settings import check_choice
 
@@ -133,7 +134,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "processes": processes.count(),
     }
 
@@ -188,4 +189,4 @@ def _commit() -> str | None:
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("IPLL_COMMIT")

@@ -68,6 +68,9 @@ def launch(command: Sequence[str], processes: int) -> int:
                 f"process {rank + 1} of {processes} ended with status {workers[rank].returncode}, and the others with "
                 f"it. {'It said: ' + words if words else 'It said nothing.'}"
             )
+        if status is not None and status < 0:
+            why = " (out of memory?)" if -status == signal.SIGKILL else ""
+            raise RunError(f"process 1 of {processes} was ended by signal {-status}{why}, and the others with it.")
         return 1 if status is None else status
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,6 +33,8 @@ from ipll.errors import ConfigError, RunError
 T = TypeVar("T")
 
 PEER_LOST = ("gloo", "NCCL", "Connection")  # in what a collective says whose other side has gone
+MEETING = ("MASTER_ADDR", "MASTER_PORT")  # where processes meet whose launcher is not ours
+LAST_WORDS = 60.0  # seconds for a checkpoint when the launcher is gone
 PATIENCE = timedelta(minutes=30)  # for the slowest: the first to be done with a task waits for it
 
 
@@ -55,7 +58,10 @@ def is_first() -> bool:
 
 def wanted() -> int:
     """-> how many processes the environment says there are, as torchrun and our own launcher set it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    told = os.environ.get("WORLD_SIZE") or "1"
+    if not told.isdecimal():
+        raise ConfigError(f"the environment variable WORLD_SIZE is {told!r}, not a number of processes: unset it.")
+    return int(told)
 
 
 def own_device(device: torch.device) -> torch.device:
@@ -78,9 +84,14 @@ def joined(device: torch.device) -> Iterator[None]:
     if wanted() == 1 or _group is not None:
         yield
         return
+    store = os.environ.get(STORE)
+    if missing := [name for name in ("RANK", *(() if store else MEETING)) if not os.environ.get(name)]:
+        raise ConfigError(
+            f"the environment says that there are {wanted()} processes (WORLD_SIZE), but not {' and '.join(missing)}. "
+            "Begin with --processes N or torchrun, or unset WORLD_SIZE."
+        )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store = os.environ.get(STORE)
     if store:
         threading.Thread(target=_end_with_launcher, daemon=True).start()
     dist.init_process_group(
@@ -99,19 +110,24 @@ def joined(device: torch.device) -> Iterator[None]:
             raise
         if store:
             lost_file(store, _group.rank).touch()
-        raise RunError("another process of this run has ended, and nothing can go on without it.") from error
+        reason = (str(error).splitlines() or ["no word"])[0]
+        raise RunError(
+            f"another process of this run has ended or is out of reach, and nothing can go on without it ({reason})."
+        ) from error
     finally:
         _group = None
         dist.destroy_process_group()
 
 
 def _end_with_launcher() -> None:
-    """The launcher holds the other end of standard input: when it is gone, the first process stops, the others end."""
+    """The launcher holds the other end of standard input: when it is gone, the first process stops, and the others end
+    with it. It needs them for that; and whoever is still there after a while waits in vain."""
     while os.read(0, 1):
         pass
-    if int(os.environ["RANK"]):
-        os._exit(1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not int(os.environ["RANK"]):
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(LAST_WORDS)
+    os._exit(1)
 
 
 @contextmanager
@@ -219,7 +235,8 @@ class _Summed(torch.autograd.Function):
         flat = torch.cat([gradient.flatten() for gradient in there])
         dist.all_reduce(flat)
         sums = iter(torch.split(flat, [gradient.numel() for gradient in there]))
-        return tuple(None if g is None else next(sums).view_as(g) for g in gradients)
+        # In each one's own memory layout: fused kernels refuse any other.
+        return tuple(None if g is None else torch.empty_like(g).copy_(next(sums).view_as(g)) for g in gradients)
 
 
 def of_all(own: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ class PaperTable:
             notes.append(f"{', '.join(absent)}: this version has no such preset{only}.")
         if any(number.mean is None and number.entry.available for number in self.numbers):
             lacks = f"{'needs two' if self._has('std') else 'has no'} finished runs"
-            notes.append(f"{NONE} {'is not published' if self.published else lacks}; this makes them: {self.makes}")
+            notes.append(f"A dash {'is not published' if self.published else lacks}; this makes them: {self.makes}")
         return notes + [f"Warning: {message}" for message in self.damaged]
 
     def _has(self, metric: str) -> bool:
