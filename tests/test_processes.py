@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ipll.benchmark.run import run_config
+from ipll.benchmark.run import resume, run_config
 from ipll.config import Config, resolve
 from ipll.engine import processes
 from ipll.engine.device import channels_last
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and glo
 
 def configured(method: str) -> Config:
     quick = {
-        "stream.tasks": 2, "train.epochs": 2, "train.steps_per_epoch": 4, "train.lr": 0.01, "train.threads": 1,
+        "stream.tasks": 3, "train.epochs": 2, "train.steps_per_epoch": 4, "train.lr": 0.01, "train.threads": 1,
         "data.per_class": 40,
     }  # fmt: skip
     return resolve("digits", method, seed=3, overrides=quick)
@@ -65,6 +65,8 @@ def one_of_two(folder: Path) -> None:
         torch.save(passed(), folder / f"passed{os.environ['RANK']}.pt")
         for method in METHODS:
             run_config(configured(method), out=folder / method, device="cpu")
+        finished = resume(folder / METHODS[0], device="cpu")  # every process has the result, whoever has the folder
+        (folder / f"finished{os.environ['RANK']}.txt").write_text(str(finished.average_incremental_accuracy))
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,11 @@ def test_a_shared_pass_is_the_whole_one(pair: Path) -> None:
         assert together.keys() == alone.keys()
         for name, tensor in alone.items():
             torch.testing.assert_close(together[name], tensor, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_a_finished_run_is_shown_by_all(pair: Path) -> None:
+    known = json.loads((pair / METHODS[0] / "result.json").read_text())["average_incremental_accuracy"]
+    assert [float((pair / f"finished{rank}.txt").read_text()) for rank in range(2)] == [known, known]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -127,7 +127,7 @@ class Learner(nn.Module):
         ctx, train, stepper = self.ctx, self.config.train, self.stepper
         self.update.begin_phase(phase.parameters(), momentum=train.momentum, weight_decay=train.weight_decay)
         main = phase.network is self.network
-        self.update.set_momenta(self._restored or (self._carried if main else {}))
+        self.update.descent.set_momenta(self._restored or (self._carried if main else {}))
         self._restored = {}
         ctx.phase, ctx.epochs = phase, train.epochs_of(ctx.task)
         rows = training_rows(ctx)
@@ -138,7 +138,7 @@ class Learner(nn.Module):
         for epoch in range(start.epoch, ctx.epochs):
             first = start.step if epoch == start.epoch else 0
             ctx.epoch = epoch
-            self.update.set_lr(train.lr_at(ctx.task, epoch))
+            self.update.descent.set_lr(train.lr_at(ctx.task, epoch))
             for part in phase.parts:
                 part.begin_epoch()
             if first == 0:
@@ -159,7 +159,7 @@ class Learner(nn.Module):
             self._check_losses(epoch)
             yield Position(ctx.task, start.phase, epoch + 1)
         if main and train.momentum_buffers == "carried":
-            self._carried = self.update.momenta()
+            self._carried = self.update.descent.momenta()
 
     def _draws(self, phase: Phase, rows: Tensor, epoch: int, first: int) -> Iterator[Draw]:
         ctx, train = self.ctx, self.config.train
@@ -219,7 +219,7 @@ class Learner(nn.Module):
         """The whole state between two steps; not `within` a task, all that the next one needs."""
         if not within or self.ctx.task < 0:
             return LearnerState(self.state_dict(), self._carried)
-        sums, momenta = self.stepper.sums, self.update.momenta()
+        sums, momenta = self.stepper.sums, self.update.descent.momenta()
         return LearnerState(self.state_dict(), self._carried, sums, momenta, self.ctx.pool.state())
 
     def tensors(self, *, within: bool = True) -> Tensors:

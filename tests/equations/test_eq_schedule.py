@@ -87,7 +87,7 @@ def test_steps_of_sgd(live: Live, buffers: str) -> None:
                     array(before), array(weight.grad), velocities[i], lr=lr, momentum=0.9, decay=0.01
                 )
                 np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-4, atol=1e-6)
-        assert len(learner.update.momenta()) == len(weights)
+        assert len(learner.update.descent.momenta()) == len(weights)
 
 
 @pytest.mark.parametrize("buffers", ["fresh", "carried"])
@@ -96,9 +96,9 @@ def test_velocities_between_tasks_survive_a_resume_only_if_they_are_carried(live
     resumed = live.learner(train__momentum_buffers=buffers)
     resumed.restore(finished.tensors(), live.task(finished, 1), within=False)
     step = next(live.steps(resumed, 1))
-    carried = finished.update.momenta()
+    carried = finished.update.descent.momenta()
     decay = finished.config.train.weight_decay
-    velocities = resumed.update.momenta()
+    velocities = resumed.update.descent.momenta()
     for i, (before, weight) in enumerate(zip(step.network.parameters(), resumed.network.parameters(), strict=True)):
         assert weight.grad is not None
         earlier = array(carried[i]) if buffers == "carried" else None

@@ -14,6 +14,7 @@ from ipll.component import Phase
 from ipll.engine.state import part_of
 from ipll.families.auxiliary.contrastive import Contrastive
 from ipll.families.retention.ancl import Ancl
+from ipll.families.update import Descent
 from ipll.learner import Learner, Position
 from live import Live, array, as_sets, batch_of, part, snapshot, unchanged
 
@@ -188,9 +189,9 @@ def test_training_goes_on_bit_for_bit_from_inside_the_auxiliary_phase(live: Live
 def test_momenta_that_are_carried_over_reach_the_main_network(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """train.momentum_buffers=carried is about the main network; the auxiliary one comes in between."""
     learner = live.learner("proden+ancl", learnt=1, train__momentum_buffers="carried")
-    carried = [momentum.clone() for momentum in learner.update.momenta().values()]
+    carried = [momentum.clone() for momentum in learner.update.descent.momenta().values()]
     given: list[dict[int, Tensor]] = []
-    monkeypatch.setattr(learner.update, "set_momenta", given.append)
+    monkeypatch.setattr(Descent, "set_momenta", lambda _, momenta: given.append(momenta))
     assert len(positions(live, learner, 1)) == 12
     assert len(given) == 2
     assert not given[0]  # a fresh network, a fresh optimiser

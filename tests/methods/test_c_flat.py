@@ -65,7 +65,7 @@ def update(kind: type[Sgd], problem: Quadratic, *, old: int, settings: Any, **op
     rule.ctx.old = old
     rule.ctx.phase = cast(Phase, SimpleNamespace(network=nn.Identity()))
     rule.begin_phase(problem.weights, **{"momentum": 0.0, "weight_decay": 0.0} | optimiser)
-    rule.set_lr(LR)
+    rule.descent.set_lr(LR)
     return rule.step(problem.loss)
 
 

@@ -191,7 +191,7 @@ def test_a_table_without_runs_shows_what_is_published(main: Main, tmp_path: Path
     assert "papi+bic" not in ours
     assert "[3] n = 3 (seeds 0, 1, 2), 200/30 epochs a task, H200, torch 2.11.0, commit c0ffee." in out
     assert "Ours are the numbers that ipll publishes" in out
-    assert f"A dash is not published; this makes them: ipll bench tab1 --out {tmp_path / 'runs'}" in out
+    assert f"A dash: not published; this makes them: ipll bench tab1 --out {tmp_path / 'runs'}" in out
     assert "Paper: of 3 runs, always under its own protocol." in out
     assert not (tmp_path / "runs").exists()
 
@@ -259,6 +259,13 @@ def test_the_overview(main: Main) -> None:
     assert len(overview("csv", only=["pgdr/best"]).splitlines()) == 1 + 1
     assert "nothing of that kind was published" in main("table", "published", "--preset", "digits").err
     assert "--format must be one of text, markdown, csv" in main("table", "published", "--format", "latex").err
+
+
+@pytest.mark.parametrize("option", [("--seeds", "2"), ("--set", "train.epochs=2")])
+def test_the_overview_takes_no_option_that_it_would_ignore(main: Main, option: tuple[str, str]) -> None:
+    status, _, err = main("table", "published", *option)
+    assert status == 2
+    assert "it takes --preset and --only alone" in err
 
 
 # Figures

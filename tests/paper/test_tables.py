@@ -89,7 +89,7 @@ def test_a_single_run_has_no_spread_and_no_mark(write: Write, tmp_path: Path) ->
     assert line(text, "pgdr")[1:4] == ["10.00", "63.83", "-53.83"]
     assert "A single run has no spread: its difference is not judged." in text
     assert "n = 1 (seed 0)" in text
-    assert "A dash has no finished runs; this makes them: ipll bench tab3 --seeds 1 --out" in text
+    assert "A dash: no finished runs; this makes them: ipll bench tab3 --seeds 1 --out" in text
 
 
 def test_only_the_asked_seeds_count(write: Write, tmp_path: Path) -> None:

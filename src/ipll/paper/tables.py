@@ -148,8 +148,8 @@ class PaperTable:
             only = "; the paper's numbers only" if self.with_paper else ""
             notes.append(f"{', '.join(absent)}: this version has no such preset{only}.")
         if any(number.mean is None and number.entry.available for number in self.numbers):
-            lacks = f"{'needs two' if self._has('std') else 'has no'} finished runs"
-            notes.append(f"A dash {'is not published' if self.published else lacks}; this makes them: {self.makes}")
+            lacks = f"{'fewer than two' if self._has('std') else 'no'} finished runs"
+            notes.append(f"A dash: {'not published' if self.published else lacks}; this makes them: {self.makes}")
         return notes + [f"Warning: {message}" for message in self.damaged]
 
     def _has(self, metric: str) -> bool:

@@ -35,6 +35,15 @@ class Descent:
         else:
             self.lr = lr
 
+    def momenta(self) -> dict[int, Tensor]:
+        """The whole state: number of a weight -> its velocity, for those that have one by now."""
+        return {i: velocity for i, velocity in enumerate(self.velocities) if velocity is not None}
+
+    def set_momenta(self, momenta: Mapping[int, Tensor]) -> None:
+        for i, momentum in momenta.items():
+            # In the weight's own memory layout: fused kernels refuse any other.
+            self.velocities[i] = torch.empty_like(self.weights[i]).copy_(momentum)
+
     def forget_gradients(self) -> None:
         for weight in self.weights:
             weight.grad = None
@@ -61,18 +70,6 @@ class Update(Component):
     def begin_phase(self, parameters: Iterable[nn.Parameter], *, momentum: float, weight_decay: float) -> None:
         """From rest; the learning rate is set in each epoch."""
         self.descent = Descent(parameters, momentum=momentum, weight_decay=weight_decay)
-
-    def set_lr(self, lr: float) -> None:
-        self.descent.set_lr(lr)
-
-    def momenta(self) -> dict[int, Tensor]:
-        """The descent's whole state: parameter number -> momentum, for parameters that have one by now."""
-        return {i: velocity for i, velocity in enumerate(self.descent.velocities) if velocity is not None}
-
-    def set_momenta(self, momenta: Mapping[int, Tensor]) -> None:
-        for i, momentum in momenta.items():
-            # In the weight's own memory layout: fused kernels refuse any other.
-            self.descent.velocities[i] = torch.empty_like(self.descent.weights[i]).copy_(momentum)
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
         """One step; `loss` runs the forward pass and may be called several times. -> the first loss, detached."""
