@@ -31,6 +31,7 @@ PER_TASK = (
 )  # fmt: skip
 TOLD = {*WORDS, "seed", "preset", "method", "data.source", "model.weights_sha256"}  # told otherwise
 HOW = {"data.residence", "train.threads", "train.compile", "train.graphs", "train.checkpoint_seconds"}  # on any machine
+FORMER = {"retention.weighting": "classes"}  # what was done before there was a setting, where that was another thing
 TRAINING = ("data.", "augment.", "model.", "train.")  # settings that make another protocol; others, another setting
 
 
@@ -72,6 +73,7 @@ class Protocol(NamedTuple):
 def place(config: Mapping[str, Any], preset: str, method: str) -> tuple[Setting, Protocol]:
     """Where a run belongs, by its whole configuration. Settings that were not known then are as they are now."""
     here, plain, stream = flat(config), flat(resolve(preset, method).to_table()), config["stream"]
+    here |= {key: value for key, value in FORMER.items() if key in plain and key not in here}
     dataset = config["data"]["source"]
     if dataset in preset_names():  # whose stream is the paper's, whichever preset trains
         plain |= {key: one for key, one in flat(resolve(dataset).to_table()).items() if key.startswith("stream.")}
@@ -170,13 +172,14 @@ class Measured:
         paper = "-" if self.paper is None else f"{self.paper:.2f}"
         epochs = f"{short_epochs(self.runs[0]['epochs'], self.runs[0]['later_epochs'])} epochs"
         how = epochs if self.protocol.is_papers else f"{epochs}, {str(self.protocol).partition(':')[0]}"
-        setting = f"{self.setting}, {how}, n = {len(self.runs)}"
-        return f"{self.ours:.2f} (paper {paper}), {setting}: {', '.join(self.files)}"
+        first, *more = self.files
+        where = f"{first} and {len(more)} more" if more else first
+        return f"{self.ours:.2f} (paper {paper}), {self.setting}, {how}, n = {len(self.runs)}: {where}"
 
 
 @cache
 def measured() -> tuple[Measured, ...]:
-    """All of it: what was measured under the paper's protocol first, then by preset."""
+    """All of it: what was measured under the paper's protocol first, then by preset; most runs first."""
     found: dict[tuple[str, Setting, Protocol], list[Record]] = {}
     for line in resources.files("ipll").joinpath(FILE).read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
@@ -185,7 +188,7 @@ def measured() -> tuple[Measured, ...]:
         protocol = Protocol(run["preset"], freeze(run["training"]))
         found.setdefault((canonical(run["method"]), setting, protocol), []).append(run)
     every = (Measured(*key, tuple(runs)) for key, runs in found.items())
-    return tuple(sorted(every, key=lambda one: (not one.protocol.is_papers, one.protocol)))
+    return tuple(sorted(every, key=lambda one: (not one.protocol.is_papers, one.protocol, -len(one.runs))))
 
 
 def measured_of(method: str) -> tuple[Measured, ...]:
@@ -206,16 +209,17 @@ def with_ours(bench: Bench) -> Bench:
     return replace(bench, entries=(*bench.entries, *(entry for entry in asked if any(_found(entry)))))
 
 
-def published_numbers(bench: Bench) -> list[Number]:
+def published_numbers(bench: Bench, preset: str | None = None) -> list[Number]:
     """The entries of a bench with what was measured here: under the paper's protocol, all of them, also those that were
-    not; then what was measured under another."""
+    not; then what was measured under another. Or of one preset's alone."""
     papers, others = [], []
     for entry in bench.entries:
         found = {one.protocol: one.runs for one in _found(entry)}
         protocol = Protocol(entry.preset)
         runs = found.pop(protocol, ())
-        if entry.paper is not None or runs:
+        if preset in (None, entry.preset) and (entry.paper is not None or runs):
             papers.append(Number(entry, runs, str(protocol) if entry.available else "the paper's protocol"))
+        found = {protocol: runs for protocol, runs in found.items() if preset in (None, protocol.preset)}
         others += [(protocol, Number(entry, runs, str(protocol))) for protocol, runs in found.items()]
     return papers + [one for _, one in sorted(others, key=lambda other: other[0]) if one.mean is not None]
 
