@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import ipll
-from ipll.results.folder import RunFolder
+from ipll.errors import RunError
+from ipll.results.folder import RunFolder, check_free
 
 Refused = Callable[..., str]
 
@@ -30,6 +31,30 @@ def test_out_holds_an_unfinished_run(refused: Refused, stopped: Path) -> None:
     message = refused("run", "digits", "--out", stopped)
     assert f"ipll resume {stopped}" in message
     assert "--overwrite" in message
+
+
+def test_out_holds_other_things(refused: Refused, tmp_path: Path, finished: Path) -> None:
+    """A run among them would be hard to tell apart, and to remove."""
+    shutil.copytree(finished, tmp_path / "runs" / "first")
+    message = refused("run", "digits", "--out", "runs")
+    assert "runs holds other files, such as first. Choose a new folder with --out." in message
+
+
+def test_out_is_free(tmp_path: Path, finished: Path) -> None:
+    """An empty folder, one with its log, and what a run leaves that was killed before it had begun."""
+    (tmp_path / "empty").mkdir()
+    check_free(tmp_path / "empty")
+    (tmp_path / "empty" / "slurm-17.out").touch()
+    check_free(tmp_path / "empty")
+    for name in ("config.toml", "result.json"):
+        (finished / name).unlink()
+    (finished / "tensorboard").mkdir()
+    (finished / f".config.toml.{os.getpid()}.tmp").touch()
+    check_free(finished)
+    (finished / "thesis.tex").touch()
+    with pytest.raises(RunError, match=r"holds other files, such as thesis\.tex"):
+        check_free(finished)
+    check_free(finished, overwrite=True)
 
 
 @pytest.mark.parametrize("out", ["taken", "taken/below"])
@@ -163,7 +188,12 @@ def test_report_of_a_damaged_result(refused: Refused, finished: Path, content: s
     assert "result.json" in refused("report", finished)
 
 
-@pytest.mark.parametrize("out", ["nowhere/file", "data"])
+def test_a_stream_is_not_called_a_table(refused: Refused) -> None:
+    for out in ("mine.csv", "mine", "data"):
+        assert f"--out must end in .npz, got '{out}'" in refused("stream", "digits", "--out", out)
+
+
+@pytest.mark.parametrize("out", ["nowhere/file.npz", "data"])
 @pytest.mark.parametrize("command", ["stream", "report"])
 def test_files_written_to_impossible_places(main: Any, tmp_path: Path, finished: Path, command: str, out: str) -> None:
     """Either the folder is made and the file is there, or it is refused."""

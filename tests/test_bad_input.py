@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import ipll
-from ipll.benchmark.run import enough_memory
+from ipll.benchmark.checks import enough_memory
 from ipll.config import resolve
 from ipll.data.sources.cifar100 import Cifar100
 from ipll.engine.device import use_bf16
@@ -122,7 +122,10 @@ def test_unknown_choices_suggest_the_nearest(refused: Refused, setting: str, sug
         ("memory.size=[200]", ["memory.size", "int", "[200]"]),
         ("data.source=3", ["data.source", "str", "3"]),
         ("auxiliary.kinds=consistency", ["auxiliary.kinds", "list", "'consistency'"]),
-        ("train=5", ["'train'", "section"]),
+        ("train=5", ["'train'", "section", "use train.NAME="]),
+        ("classifier=linear", ["'classifier'", "section", "use classifier.kind=linear"]),
+        ("classifier=5", ["use classifier.kind=NAME"]),
+        ("auxiliary=consistency", ["'auxiliary'", "use auxiliary.kinds=['consistency']"]),
         ("train.epochs.most=5", ["'train.epochs'"]),
         ("prototypes=5", ["'prototypes'", "section"]),  # no packaged layer has a section of this name
         ("auxiliary.consistency=5", ["'auxiliary.consistency'", "section"]),
@@ -258,16 +261,27 @@ def test_missing_config_file(refused: Refused) -> None:
         (b"train.epochs = = 3", "cannot be read as TOML"),
         (b"\xff\xfe\x00", "cannot be read as TOML"),
         (b"[train]\nepoch = 3\n", "Did you mean 'train.epochs'?"),
-        (b"[train]\nlr = '3'\n", "train.lr takes a value of type float"),
+        (b"[stream]\nq = '3'\n", "stream.q takes a value of type float"),
         (b"[trian]\nepochs = 3\n", "Did you mean 'train'?"),
+        (b"[stream]\nq = 2\n", "stream.q must be in [0, 1)"),
+        (b"[model]\nweights = 'nowhere.pt'\n", "nowhere.pt"),
         (b"train = 3\n", "'train' is a "),
         (b"prototypes = 3\n", "'prototypes' is a section"),
+        (b"classifier = 'linear'\n", "use classifier.kind=linear"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "stream"])
 def test_broken_config_file(refused: Refused, tmp_path: Path, command: str, content: bytes, says: str) -> None:
     (tmp_path / "mine.toml").write_bytes(content)
-    assert says in refused(command, "digits", "--config", "mine.toml")
+    message = refused(command, "digits", "--config", "mine.toml", "--set", "train.lr=0.5")
+    assert says in message
+    assert message.startswith("ipll: mine.toml: ")
+
+
+def test_a_config_file_is_not_blamed_for_what_others_set(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[train]\nepochs = 3\n")
+    for setting in ("train.epochz=3", "train.epochs=many", "separation.kind=none"):
+        assert "mine.toml" not in refused("run", "digits", "--config", "mine.toml", "--set", setting)
 
 
 def test_a_folder_as_config_file(refused: Refused) -> None:
@@ -326,3 +340,18 @@ def test_running_out_of_gpu_memory_says_what_helps(monkeypatch: pytest.MonkeyPat
     said = r"7\.0 GiB .* 1\.0 of 8\.0 GiB are free, batches are of 128\. .*train\.batch_size=64"
     with pytest.raises(RunError, match=said), enough_memory(resolve("digits")):
         raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("asked", [lambda: torch.empty(2**55), lambda: np.empty(2**55), lambda: bytearray(2**55)])
+def test_running_out_of_a_computers_memory_says_what_helps(asked: Callable[[], object]) -> None:
+    said = r"the computer's memory ran out, batches are of 128\. .*train\.batch_size=64"
+    with pytest.raises(RunError, match=rf"{said}\), fewer samples"), enough_memory(resolve("digits")):
+        asked()
+    large = resolve("digits", overrides={"augment.test_size": 3000})
+    with pytest.raises(RunError, match=rf"{said}\), smaller images at test .*test_size=3000"), enough_memory(large):
+        asked()
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="a bug"), enough_memory(resolve("digits")):
+        raise RuntimeError("a bug")

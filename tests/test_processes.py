@@ -8,19 +8,25 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ipll.benchmark.run import resume, run_config
 from ipll.config import Config, resolve
+from ipll.data.fingerprint import check_shared, fingerprint
+from ipll.data.sources import load_source
+from ipll.engine import launch as own_launch
 from ipll.engine import processes
 from ipll.engine.device import channels_last
 from ipll.engine.launch import launch
-from ipll.errors import ConfigError, RunError
+from ipll.engine.placement import place
+from ipll.errors import ConfigError, DataError, RunError
 from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
 from ipll.networks.network import ModelConfig, Network
 from ipll.results.folder import RunFolder
@@ -169,8 +175,25 @@ def checkpoints(out: str) -> list[str]:
 
 
 def test_the_first_one_killed_is_told() -> None:
-    with pytest.raises(RunError, match=r"process 1 of 2 was ended by signal 9 \(out of memory\?\)"):
+    with pytest.raises(
+        RunError, match=r"process 1 of 2 was ended by signal 9 \(out of memory\?\).* ipll resume FOLDER"
+    ):
         launch(["-c", "import os, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\ntime.sleep(60)"], 2)
+
+
+def test_ended_by_a_signal_that_was_passed_on_it_ends_like_one_process() -> None:
+    """As by a second Ctrl-C: no failure to tell of."""
+    script = (
+        "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "if os.environ['RANK'] == '0': print(flush=True)\ntime.sleep(60)"
+    )
+    launcher = f"import sys; from ipll.engine.launch import launch; sys.exit(launch(['-c', {script!r}], 2))"
+    command = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert command.stdout is not None
+    command.stdout.readline()
+    command.send_signal(signal.SIGINT)
+    assert command.communicate(timeout=60)[1] == b""
+    assert command.returncode == 128 + signal.SIGINT
 
 
 @pytest.mark.parametrize(
@@ -192,14 +215,14 @@ def test_half_an_environment_is_told(
 
 def test_an_empty_number_of_processes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "")
-    assert processes.wanted() == 1
+    assert own_launch.wanted() == 1
 
 
 def test_one_that_dies_ends_the_others_with_its_message(tmp_path: Path) -> None:
     plugin = tmp_path / "broken.py"
     plugin.write_text(
         "import atexit, os, time\nfrom ipll.learner import Learner\n"
-        "def broken(self):\n    raise MemoryError('this machine is too small')\n"
+        "def broken(self):\n    raise SystemError('this machine is too small')\n"
         "if os.environ.get('RANK') == '1':\n    Learner._end_task = broken\n"
         "    atexit.register(time.sleep, 0.5)\n"  # the other one has noticed before this one is gone
     )
@@ -213,6 +236,91 @@ def test_one_that_dies_ends_the_others_with_its_message(tmp_path: Path) -> None:
     assert "this machine is too small" in said
 
 
+def test_one_whose_own_line_fails_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot know that the others are well; the first, busy on its GPU, says nothing."""
+    monkeypatch.setattr("ipll.engine.launch.FAREWELL", 0.5)
+    script = (
+        "import os, time, torch\nfrom ipll.engine import processes\n"
+        "with processes.joined(torch.device('cpu')):\n"
+        "    if os.environ['RANK'] == '0': time.sleep(60)\n"
+        "    raise torch.distributed.DistBackendError('NCCL error in: x\\nLast error:\\nno shared memory is left')"
+    )
+    with pytest.raises(RunError, match=r"(?s)process 2 of 2 ended.*Last error: no shared memory is left"):
+        launch(["-c", script], 2)
+
+
+def test_on_gpus_others_are_left_behind_where_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's farewell is everybody's: who waits for it there waits for those who wait for a step."""
+    left: list[str] = []
+    monkeypatch.setattr("ipll.engine.launch.abandoned", False)
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    for name, does in {
+        "init_process_group": lambda *_, **__: None,
+        "get_rank": lambda: 0,
+        "get_world_size": lambda: 2,
+        "destroy_process_group": lambda: left.append("together"),
+    }.items():
+        monkeypatch.setattr(torch.distributed, name, does)
+    with processes.joined(torch.device("cuda", 0)):
+        pass
+    assert (left, own_launch.abandoned) == (["together"], False)
+    with pytest.raises(KeyError), processes.joined(torch.device("cuda", 0)):
+        raise KeyError
+    assert (left, own_launch.abandoned) == (["together"], True)
+
+
+@pytest.mark.parametrize(("ends", "status"), [("SystemExit(130)", 130), ("SystemExit()", 0), ("KeyError('mine')", 1)])
+@pytest.mark.parametrize("abandoned", [True, False])
+def test_who_has_left_others_behind_ends_at_once(ends: str, status: int, abandoned: bool) -> None:
+    code = (
+        "import atexit\nfrom ipll.engine import launch\natexit.register(print, 'waits for others')\n"
+        f"launch.abandoned = {abandoned}\n"
+        f"try: raise {ends}\nexcept BaseException as error: launch.leave(error); raise"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert ("waits for others" in done.stdout) is not abandoned
+    assert done.stderr.count("KeyError: 'mine'") == ("mine" in ends)
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [({"RANK": "0", "WORLD_SIZE": "1"}, 7), ({"RANK": "0", "WORLD_SIZE": "3"}, 2)],  # launched; refused
+)
+def test_a_number_that_is_asked_for_is_never_passed_over(
+    environment: dict[str, str], told: int, main: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_launch, "launch", lambda command, processes: 5 + processes)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    status, _, err = main("run", "digits", "--processes", "2")
+    assert status == told
+    assert ("there are 3 already" in err) is (told == 2)
+
+
+def test_other_data_than_the_first_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = load_source("digits", None)
+    theirs = replace(source, train_samples=source.train_samples + 1)
+    check_shared(source)
+    monkeypatch.setattr(processes, "_group", processes.Group(1, 2))
+    monkeypatch.setattr(processes, "from_first", lambda _: fingerprint(theirs))
+    with pytest.raises(DataError, match="are not those of the first: other pixels in the training samples"):
+        check_shared(source)
+
+
+def test_memory_is_shared_by_the_processes_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples, room = np.zeros((100, 10), np.uint8), {"cpu": 3000, "cuda": 2000}
+    monkeypatch.setattr("ipll.engine.placement.free_memory", lambda device: room[device.type])
+    cpu = torch.device("cpu")
+    assert place(samples, cpu).residence == "device"
+    monkeypatch.setattr(processes, "_group", processes.Group(0, 8))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert place(samples, cpu).residence == "host"
+    assert place(samples[:75], cpu).residence == "device"
+
+
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         launch(["-m", "ipll", "run", "digits"], 0)
@@ -223,6 +331,9 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         processes.own_device(torch.device("cuda"))
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert processes.own_device(torch.device("cuda")) == torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # one is shown to each
+    assert processes.own_device(torch.device("cuda")) == torch.device("cuda", 0)
     assert processes.own_device(torch.device("cpu")) == torch.device("cpu")
 
 
@@ -264,10 +375,10 @@ def wait_for(file: Path, command: subprocess.Popen[bytes], more_than: int = 2) -
 
 def alive(*words: str) -> bool:
     """Is there a process with these words in its command or environment?"""
-    for place in Path("/proc").glob("[0-9]*"):
+    for one in Path("/proc").glob("[0-9]*"):
         try:
-            told = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
-            if all(word.encode() in told for word in words) and "Z" not in (place / "stat").read_text().split()[2]:
+            told = (one / "cmdline").read_bytes() + (one / "environ").read_bytes()
+            if all(word.encode() in told for word in words) and "Z" not in (one / "stat").read_text().split()[2]:
                 return True
         except OSError:
             continue

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ipll.engine.placement import Resident, SampleStore
 from ipll.networks.network import Network
 from ipll.networks.network import Output as Output  # plugins find it here
+from ipll.networks.norm import folded_meanwhile
 from ipll.pool import Kept, Pool
 from ipll.registry import Registry
 from ipll.rng import torch_generator
@@ -146,15 +147,16 @@ class Context:
         held = Resident(samples) if isinstance(samples, Tensor) else samples
         indices = held.split(rows, self.chunk or EMBED_CHUNK)
         total, start, whole = sum(map(len, indices)), 0, dict[str, Tensor]()
-        for chunk in held.prefetch(indices):
-            self.check_stop()
-            out, n = self._pass(chunk.to(self.device))
-            for name in names:
-                part: Tensor = getattr(out, name)[:n]
-                if name not in whole:
-                    whole[name] = part.new_empty(total, *part.shape[1:], dtype=torch.float32)
-                whole[name][start : start + n] = part
-            start += n
+        with folded_meanwhile(self.network):
+            for chunk in held.prefetch(indices):
+                self.check_stop()
+                out, n = self._pass(chunk.to(self.device))
+                for name in names:
+                    part: Tensor = getattr(out, name)[:n]
+                    if name not in whole:
+                        whole[name] = part.new_empty(total, *part.shape[1:], dtype=torch.float32)
+                    whole[name][start : start + n] = part
+                start += n
         return whole
 
     def _pass(self, samples: Tensor) -> tuple[Output, int]:
@@ -284,7 +286,7 @@ class Component(nn.Module):
         return out
 
     def limit(self, candidates: Tensor, batch: Batch) -> Tensor:
-        """Per step, pure: the candidate sets [n, capacity] among which targets are decided in this step."""
+        """Per step, pure: the candidate sets [n, capacity] that count in this step, for its targets and after it."""
         return candidates
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor] | None:

@@ -18,6 +18,7 @@ from ipll.batches import begun, draws, training_rows
 from ipll.component import EMBED_CHUNK, Context, Draw, Phase
 from ipll.config import Config
 from ipll.data.stream import Task
+from ipll.engine import processes
 from ipll.engine.device import channels_last, read_async, use_bf16, use_compile, use_graphs
 from ipll.engine.graphs import Plain, Replay
 from ipll.engine.placement import SampleStore
@@ -98,6 +99,8 @@ class Learner(nn.Module):
             if self.network.fuses() and not every:  # nothing is compiled: small batches need not mean small chunks
                 ctx.chunk = max(train.batch_size, EMBED_CHUNK)
             compile_networks(self, every=every)
+        elif processes.count() > 1 and ctx.device.type == "cuda":
+            ctx.chunk = EMBED_CHUNK  # a last chunk too small to share would be rounded by each as it likes
         taken = Replay[Draw](ctx.device) if graphs else Plain[Draw]()
         self.stepper = Stepper(ctx, self.update, taken, joint_views=train.joint_views)
         self.losses: dict[str, float] = {}  # the terms, as means over the steps of the last whole epoch
@@ -180,9 +183,10 @@ class Learner(nn.Module):
         rows = self.config.model.new_rows
         self.ctx.arriving = self.network.head.birth(0, task.seen, self.config.seed, rows=rows)
         for part in self.ctx.parts:
-            self.ctx.check_stop()
             if (held_out := part.hold_out()) is not None:
                 self.ctx.pool.held_out |= held_out
+        for part in self.ctx.parts:
+            self.ctx.check_stop()
             part.begin_task()
 
     def _set_task(self, task: Task) -> None:

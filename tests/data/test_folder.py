@@ -92,6 +92,10 @@ def test_wrong_level_is_explained(folder: Path, given: str) -> None:
         (lambda root: save(root / "test" / "kite" / "a.png", 1), r"test/kite is a class without a folder in .*train"),
         (lambda root: (root / "test" / "owl" / "a.png").unlink(), r"test/owl holds no images\. .*remove an empty"),
         (lambda root: (root / "train" / "lark").mkdir(), r"train/lark holds no images"),
+        (
+            lambda root: save(root / "train" / "lark" / "a.png", 1),
+            r"test/lark is missing, but .*train/lark is there\. .*add images of the class to 'test', or",
+        ),
         (lambda root: (root / "test").rename(root / "tests"), r"birds has no folders 'train' and 'test' that hold"),
         (lambda root: root.rename(root.parent / "other"), r"there is no folder .*birds\. Set --data-root"),
         (lambda root: (root / "train/owl/a.PNG").write_bytes(b"x"), r"train/owl/a.PNG' is not an image"),

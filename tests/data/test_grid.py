@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ipll.data.grid import DRAWS, GAP, check_picture, draw_grid, write_grid
+from ipll.data.grid import DRAWS, GAP, draw_grid, write_grid
 from ipll.data.source import Source
 from ipll.data.sources import load_source
+from ipll.engine.files import check_out
 from ipll.errors import ConfigError
 from ipll.views.augment import AugmentConfig
 
@@ -116,4 +117,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(main:
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(ConfigError, match="no folder that can be written to"):
-        check_picture(tmp_path / "closed" / "grid.png")
+        check_out(tmp_path / "closed" / "grid.png", ".png")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ipll
+from ipll.benchmark import checks
 from ipll.benchmark import run as runs
 from ipll.config import resolve
 from ipll.data import through
@@ -46,7 +47,7 @@ def quarters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Quarters:
     shown = Shown(16, 1.0, "bilinear", (0.5,) * 3, (0.25,) * 3)
     network = PhotoNetwork(LITE0, module, 12, shown, hashlib.sha256(b"quarters").hexdigest())
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for owner in (through, runs):
+    for owner in (through, checks):
         monkeypatch.setattr(owner, "find_network", lambda name: network)
     return module
 
@@ -114,8 +115,11 @@ def test_the_presets_have_the_papers_stream_and_memory() -> None:
 
 
 def test_without_the_extra_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is fetched or prepared for it."""
     monkeypatch.setattr("ipll.networks.photos.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'ipll\[photos\]'"):
-        ipll.run("digits", out=tmp_path / "run", **FEW)
+    monkeypatch.setattr(runs, "load_source", pytest.fail)
+    for preset, settings in (("digits", FEW), ("cub200-frozen", {}), ("cub200-tuned", {})):
+        with pytest.raises(ConfigError, match=r"pip install 'ipll\[photos\]'"):
+            ipll.run(preset, out=tmp_path / "run", **settings)
     assert missing(LITE0)
     assert not (tmp_path / "run").exists()

@@ -231,6 +231,22 @@ def test_a_network_that_is_held_is_folded_once(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", id="gpu", marks=gpu)])
+def test_a_network_that_goes_on_learning_is_folded_once_meanwhile(device: str) -> None:
+    network = ResNet18(3, 16).to(device).eval()
+    x = random((4, 3, 32, 32), device)
+    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+        plain = network(x)
+        with norm_module.folded_meanwhile(network):
+            assert torch.equal(network(x), plain)
+            folded = network.stem[1].folded
+            assert torch.equal(network(x), plain)
+            assert network.stem[1].folded is folded
+        network.stem[0].weight.mul_(2)
+        assert not torch.equal(network(x), plain)
+        assert network.stem[1].folded is None
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", id="gpu", marks=gpu)])
 def test_weights_cast_by_one_kernel_give_the_gradients_of_autocast(device: str) -> None:
     network = Network(ModelConfig(backbone="resnet18-thin"), 3, 10, 0, bf16=True).to(device).train()
     network.head.birth(0, 10, 0)

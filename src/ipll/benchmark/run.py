@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ipll.benchmark.checks import check_against, check_networks, enough_memory, slow_notices
 from ipll.benchmark.observer import Observer
 from ipll.config import Config, DataConfig, resolve
-from ipll.data.fingerprint import check_data, fingerprint
+from ipll.data.fingerprint import check_data, check_shared, fingerprint
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
@@ -22,10 +22,8 @@ from ipll.driver import Clock, Record, Stop, drive, stop_requests
 from ipll.engine import processes
 from ipll.engine.checkpoint import Checkpoint
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs
-from ipll.errors import ConfigError, DataError, Interrupted, RunError
+from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.learner import Learner, Position
-from ipll.networks.network import Network, make_backbone
-from ipll.networks.photos import find_network
 from ipll.plugins import load_plugins, plugin_options
 from ipll.progress import Listener, Plan, Silent
 from ipll.report.build import write_report
@@ -112,6 +110,7 @@ def _run(
             raise ConfigError("TensorBoard's events go into the run's folder: name one with out=...")
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
+    check_networks(config)
     source = load_data(config.data, data_root)
     stream = Stream.build(source, config.stream, config.seed)
     check_against(config, source)
@@ -150,7 +149,7 @@ def resume(
         if isinstance(begun, Result):
             return begun
         config, stream, root = begun
-        return execute(config, load_data(config.data, root), stream, chosen, None, Silent())
+        return execute(config, load_data(config.data, data_root or root), stream, chosen, None, Silent())
 
 
 def _resume(path: Path, device: torch.device, data_root: str | Path | None, listener: Listener) -> Result:
@@ -178,17 +177,6 @@ def _resume(path: Path, device: torch.device, data_root: str | Path | None, list
         folder.close()
 
 
-def slow_notices(config: Config, network: Network, device: torch.device) -> list[str]:
-    """-> what a user should know of a run that takes days."""
-    if device.type != "cpu" or not network.slow_on_cpu or config.data.per_class:
-        return []
-    return [
-        f"Note: {config.model.backbone} on a CPU takes days. Every task goes over all of its samples and of the test "
-        "images several times, however few steps are trained. For a quick look: --set data.per_class=2 --set "
-        "train.epochs=2 --set train.steps_per_epoch=2 --set train.batch_size=16."
-    ]
-
-
 def load_data(config: DataConfig, data_root: str | Path | None) -> Source:
     """-> the data set that the settings name, or as much of it as they want.
 
@@ -199,49 +187,19 @@ def load_data(config: DataConfig, data_root: str | Path | None) -> Source:
     return source.validating(config.validation).limited(config.per_class)
 
 
-def check_against(config: Config, source: Source) -> None:
-    """Settings that only the data can judge."""
-    memory = config.part("memory")
-    if memory.kind != "none" and memory.settings.size < source.classes:
-        raise ConfigError(
-            f"memory.size is {memory.settings.size}, but {source.name} has {source.classes} classes: "
-            f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
-        )
-    if config.data.through:
-        find_network(config.data.through)  # refuses one that is not there
-        if make_backbone(config.model, source.train_samples.shape[1], config.seed, pretrained=False).takes == "images":
-            raise ConfigError(
-                f"data.through={config.data.through} makes features of images, but model.backbone="
-                f"{config.model.backbone} takes images: use --set model.backbone=wide-deep, or --set data.through="
-            )
-    if config.model.weights:
-        make_backbone(config.model, source.train_samples.shape[1], config.seed)  # refuses weights that do not fit
-
-
 def execute(
     config: Config, source: Source, stream: Stream, device: torch.device, folder: RunFolder | None, reporter: Listener
 ) -> Result:
     """Trains from the folder's last checkpoint, or from the start, to the end of the stream."""
+    check_shared(source)
     source = seen_through(source, config.data.through, device)
     computing = arithmetic(deterministic=config.train.deterministic, device=device)
     with cpu_threads(config.train.threads), computing, enough_memory(config):
-        return Execution(config, source, stream, device, folder, reporter).go()
-
-
-@contextmanager
-def enough_memory(config: Config) -> Iterator[None]:
-    """Says what helps when the GPU's memory runs out."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        free, total = torch.cuda.mem_get_info()
-        size = config.train.batch_size
-        raise RunError(
-            f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
-            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. Use smaller batches "
-            f"(--set train.batch_size={max(1, size // 2)}), images in host memory (--set data.residence=host), "
-            "--precision bf16, or a GPU that no other program uses."
-        ) from error
+        execution = Execution(config, source, stream, device, folder, reporter)
+        try:
+            return execution.go()
+        finally:
+            execution.learner.stepper.taken.forget()
 
 
 class Execution:

@@ -1,6 +1,6 @@
 """The command line: the program. Each command is a few lines that call the library.
 
-Commands import what they call when they are called: help, the version and mistakes are told without torch, at once.
+Commands import what they call when they are called: help, version and mistyped options are told at once, without torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ipll.cli.own_leave import card, export
 from ipll.cli.own_look import audit, evaluate, info, predict
 from ipll.cli.results import figure, paper_table, report, run_bench
 from ipll.cli.streams import augment, stream
+from ipll.engine.launch import leave
 from ipll.errors import Interrupted, IpllError
 from ipll.messages import tell
 
@@ -47,7 +48,16 @@ def program(
 
 
 def main() -> None:
-    """The program: a mistake of the user's is one message and status 2, an interruption 130."""
+    """The program."""
+    try:
+        _answer()
+    except BaseException as error:
+        leave(error)
+        raise
+
+
+def _answer() -> None:
+    """A mistake of the user's is one message and status 2, an interruption 130."""
     try:
         with _heard():
             app()

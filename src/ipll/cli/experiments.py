@@ -26,6 +26,7 @@ from ipll.cli.options import (
     Seed,
     Set,
 )
+from ipll.errors import ConfigError
 
 if TYPE_CHECKING:
     from ipll.results.result import Result
@@ -111,9 +112,12 @@ def demo(
 
 def _share(processes: int) -> None:
     """Runs this very command in so many processes instead, unless this is one of them."""
-    if processes != 1 and "RANK" not in os.environ:
-        from ipll.engine.launch import launch
+    from ipll.engine.launch import launch, wanted
 
+    there = wanted()
+    if there > 1 and processes not in (1, there):
+        raise ConfigError(f"--processes {processes}: there are {there} already (WORLD_SIZE). Leave the option out.")
+    if there == 1 and processes != 1:
         raise typer.Exit(launch(["-m", "ipll", *sys.argv[1:]], processes))
 
 

@@ -17,18 +17,21 @@ def stream(
     set_: Set = None,
     config: ConfigFile = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Write it here, as .npz.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write it here, a .npz file.")] = None,
     data_root: DataRoot = None,
     plugin: Plugins = None,
 ) -> None:
     """Build a stream and its candidate sets, show it task by task, and write it to a file."""
     from ipll.benchmark.run import load_data
     from ipll.config import parse_overrides, resolve
-    from ipll.data.stream import Stream
+    from ipll.data.stream import ENDING, Stream
+    from ipll.engine.files import check_out
     from ipll.plugins import load_plugins
 
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
+    if out:
+        check_out(out, ENDING)
     source = load_data(resolved.data, data_root)
     built = Stream.build(source, resolved.stream, seed)
     columns = ("task", "classes", "samples", "new", "old", "mean candidates", "singletons")
@@ -59,12 +62,13 @@ def augment(
     """
     from ipll.benchmark.run import load_data
     from ipll.config import parse_overrides, resolve
-    from ipll.data.grid import check_picture, write_grid
+    from ipll.data.grid import ENDING, write_grid
+    from ipll.engine.files import check_out
     from ipll.plugins import load_plugins
 
     load_plugins(plugin or ())
     resolved = resolve(preset, seed=seed, file=config, overrides=parse_overrides(set_ or []))
-    check_picture(out)
+    check_out(out, ENDING)
     source = load_data(resolved.data, data_root)
     write_grid(out, source, resolved.augment, samples=samples, seed=seed)
     say(f"Written to {out}")

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from ipll.data.source import Ints, Source
+from ipll.engine import processes
 from ipll.engine.placement import Array, Selection
 from ipll.errors import DataError
 
@@ -59,6 +60,17 @@ def check_data(recorded: Print, source: Source, folder: Path, data_root: str | P
         raise DataError(
             f"{folder}: the data {place} are not those that this run was begun with: {', '.join(differences)}. Name "
             "the folder of its own data with --data-root, or begin anew with --overwrite."
+        )
+
+
+def check_shared(source: Source) -> None:
+    """Raises a DataError where a process of a run has found other data than the first."""
+    if processes.count() == 1:
+        return
+    if differences := list(_differences(processes.by_first(lambda: fingerprint(source)), fingerprint(source))):
+        raise DataError(
+            f"the data that this process has found are not those of the first: {', '.join(differences)}. The same must "
+            "lie on every machine."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -10,32 +9,22 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ipll.data.source import Source
-from ipll.engine.files import write_atomically
+from ipll.engine.files import check_out, write_atomically
 from ipll.errors import ConfigError
 from ipll.rng import numpy_generator, torch_generator
 from ipll.views.augment import AugmentConfig
 from ipll.views.images import Views
 
+ENDING = ".png"
 DRAWS = 4  # of each view
 TILE = 96  # pixels that a small image is enlarged to, about
 GAP = 4  # pixels between tiles; three times as much between groups
 PAPER, INK = "white", "black"
 
 
-def check_picture(path: Path) -> None:
-    """Refuses what could not be written, before the data are read."""
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"--out must end in .png, got '{path}'.")
-    if path.is_dir():
-        raise ConfigError(f"--out must be a file, but '{path}' is a folder: name a file in it.")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"--out is '{path}', but '{folder}' is no folder that can be written to: choose another.")
-
-
 def write_grid(path: Path, source: Source, config: AugmentConfig, *, samples: int = 8, seed: int = 0) -> None:
     """Writes the picture as PNG, whole or not at all. Missing folders are made."""
-    check_picture(path)
+    check_out(path, ENDING)
     picture = draw_grid(source, config, samples=samples, seed=seed)
     write_atomically(path, lambda temporary: picture.save(temporary, format="png"))
 

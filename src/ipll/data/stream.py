@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
+ENDING = ".npz"
 ARRAYS = ("class_order", "task", "candidates", "seed", "config")  # what a stream file holds
 DROPPED = -1  # the task of a sample that never arrives
 

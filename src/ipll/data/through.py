@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -20,6 +21,7 @@ from ipll.data.kept import Floats, Kept
 from ipll.data.pictures import in_blocks
 from ipll.data.prepare import cache_root
 from ipll.data.source import Ints, Source
+from ipll.engine import processes
 from ipll.engine.device import cpu_threads
 from ipll.engine.placement import Array, Selection
 from ipll.errors import ConfigError
@@ -39,7 +41,10 @@ def seen_through(source: Source, name: str, device: torch.device) -> Source:
     if len(source.train_samples.shape) != 4:
         raise ConfigError(f"data.through={name} is for images, and {source.name} has none: leave it out.")
     network = find_network(name)
-    train, test = (_features(samples, network, device) for samples in (source.train_samples, source.test_samples))
+    train, test = (
+        processes.by_first(partial(_features, samples, network, device))
+        for samples in (source.train_samples, source.test_samples)
+    )
     mean, std = (tuple(values.tolist()) for values in (train.mean(axis=0), train.std(axis=0)))
     return replace(source, train_samples=train, test_samples=test, mean=mean, std=std, pictures=source.train_samples)
 

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ipll.errors import DataError, DiskError
+from ipll.errors import ConfigError, DataError, DiskError, RunError
 
 OWNER = ".owner"  # who works on a folder now
 LINK = "it is a symbolic link, and ipll follows none within its folders: remove it"
@@ -169,6 +169,30 @@ def write_json(path: Path, value: Any) -> None:
 def check_writable(folder: Path) -> None:
     """Writes who works here, a small file: a disk that is full or read-only is found before hours of training."""
     write_text(folder / OWNER, f"process {os.getpid()}")
+
+
+def check_out(path: Path, ending: str) -> None:
+    """Refuses what could not be written, before any work is done: a file of this one kind."""
+    if path.suffix.lower() != ending:
+        raise ConfigError(f"--out must end in {ending}, got '{path}'.")
+    if path.is_dir():
+        raise ConfigError(f"--out must be a file, but '{path}' is a folder: name a file in it.")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out is '{path}', but '{folder}' is no folder that can be written to: choose another.")
+
+
+def check_no_others(folder: Path, ours: Iterable[str]) -> None:
+    """Refuses a folder for something new in which anything lies that is called like none of `ours`, which are patterns:
+    our files among a user's own are hard to tell apart, and to remove."""
+    try:
+        others = sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours)))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunError(f"cannot look into {folder}: {error.strerror}. Choose another --out.") from None
+    if others:
+        raise RunError(f"{folder} holds other files, such as {others[0]}. Choose a new folder with --out.")
 
 
 def sha256_of(path: Path) -> str:

@@ -46,12 +46,17 @@ class Plain(Generic[D]):
     def join(self) -> None:
         """What ran beside is finished."""
 
+    def forget(self) -> None:
+        """No step will be taken any more. NCCL waits at the end until no graph is left that has captured its work."""
+
 
 class Replay(Plain[D]):
     """Takes the first steps of a stage as they come, captures the next one, and replays it from then on.
 
     Capturing records a step without running it, so every step is taken exactly once and counts.
     """
+
+    graph: torch.cuda.CUDAGraph | None = None
 
     def __init__(self, device: torch.device) -> None:
         self.stream, self.second = _streams(device, 2)
@@ -60,7 +65,7 @@ class Replay(Plain[D]):
         super().begin(step)
         self.key: Hashable = None
         self.taken = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graph = None
 
     def __call__(self, draw: D, stage: Hashable) -> None:
         key = (stage, tuple((name, tensor.shape) for name, tensor in draw.tensors().items()))
@@ -100,6 +105,9 @@ class Replay(Plain[D]):
 
     def join(self) -> None:
         torch.cuda.current_stream().wait_stream(self.second)
+
+    def forget(self) -> None:
+        self.graph = None
 
 
 class Replayed:

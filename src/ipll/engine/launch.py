@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,6 +22,33 @@ LOOK = 0.1  # seconds between two looks at how they are
 FAREWELL = 3.0  # seconds in which the first process may tell of itself why it cannot go on
 CROWD = 4  # processes a core, for a try on a small machine; more only use up its memory
 TOLD = 2000  # characters of what a process said last
+GO_ON = "The run goes on from its last checkpoint with: ipll resume FOLDER."
+
+abandoned = False  # has this process left the others behind who may wait for it on their GPUs? See `leave`
+
+
+def wanted() -> int:
+    """-> how many processes the environment says there are, as torchrun and our own launcher set it."""
+    told = os.environ.get("WORLD_SIZE") or "1"
+    if not told.isdecimal():
+        raise ConfigError(f"the environment variable WORLD_SIZE is {told!r}, not a number of processes: unset it.")
+    return int(told)
+
+
+def leave(error: BaseException) -> None:
+    """The program ends by this error, or by the SystemExit that was made of it: where others were left behind, at once.
+
+    NCCL takes its leave of all GPUs together, in an interpreter that ends as well: who has failed, or was told to stop,
+    would wait for others who wait for it.
+    """
+    if not abandoned:
+        return
+    status = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else status is not None)
 
 
 def launch(command: Sequence[str], processes: int) -> int:
@@ -59,18 +87,21 @@ def launch(command: Sequence[str], processes: int) -> int:
             )
             stack.callback(_end, worker)
             workers.append(worker)
-        with _passed_on(workers[0]):
+        with _passed_on(workers[0]) as passed:
             status = _wait(workers)
+        if status is not None and -status in passed:  # a second Ctrl-C: it did not wait to be asked why
+            return 128 - status
         told = status is not None and not lost_file(place / "store", 0).exists()  # by the first, what happened
-        if not told and (rank := _culprit(workers, place / "store")):
+        if not told and (rank := _culprit(workers, place / "store", anyone=status is None)):
             words = visible((place / f"said{rank}").read_text("utf-8", "replace").strip()[-TOLD:], keep="\n")
             raise RunError(
                 f"process {rank + 1} of {processes} ended with status {workers[rank].returncode}, and the others with "
-                f"it. {'It said: ' + words if words else 'It said nothing.'}"
+                f"it. {GO_ON} {'It said: ' + words if words else 'It said nothing.'}"
             )
         if status is not None and status < 0:
             why = " (out of memory?)" if -status == signal.SIGKILL else ""
-            raise RunError(f"process 1 of {processes} was ended by signal {-status}{why}, and the others with it.")
+            lost = f"process 1 of {processes} was ended by signal {-status}{why}, and the others with it."
+            raise RunError(f"{lost} {GO_ON}")
         return 1 if status is None else status
 
 
@@ -91,25 +122,32 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> int | None:
     return status
 
 
-def _culprit(workers: list[subprocess.Popen[bytes]], store: Path) -> int:
-    """-> the one that died of itself, 0 if none did. The first may have noticed before it is quite gone."""
+def _culprit(workers: list[subprocess.Popen[bytes]], store: Path, *, anyone: bool) -> int:
+    """-> the one that died of itself, 0 if none did. The first may have noticed before it is quite gone.
+
+    With `anyone`, one that says that another is lost will do: none is, its own end of the line has failed.
+    """
     until = time.monotonic() + FAREWELL
     while time.monotonic() < until:
         for rank, worker in enumerate(workers[1:], 1):
             if worker.poll() and not lost_file(store, rank).exists():
                 return rank
         time.sleep(LOOK)
-    return 0
+    return next((rank for rank, worker in enumerate(workers) if anyone and worker.poll()), 0)
 
 
 @contextmanager
-def _passed_on(worker: subprocess.Popen[bytes]) -> Iterator[None]:
+def _passed_on(worker: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """-> the signals that were, by and by."""
+    passed: list[int] = []
+
     def pass_on(number: int, _frame: object) -> None:
+        passed.append(number)
         worker.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield passed
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

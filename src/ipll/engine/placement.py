@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ipll.engine import processes
 from ipll.engine.cores import cores
 from ipll.engine.device import free_memory
 
@@ -90,13 +91,18 @@ def place(
     kept = kept.reshape(len(kept), *own.shape[1:])  # an empty memory knows no shape yet
     each = math.prod(own.shape[1:]) * own[:0].itemsize
     if residence == "auto":
-        fits = each * (len(own) + len(kept)) <= SHARE * free_memory(device)
+        fits = each * (len(own) + len(kept)) <= _room(device)
         residence = "device" if fits else "host"
     if residence == "device":
         return Resident(_loaded(own, kept, device, max(1, BLOCK // max(1, each))))
-    if isinstance(own, Selection) and each * len(own) <= SHARE * free_memory(HOST):
+    if isinstance(own, Selection) and each * len(own) <= _room(HOST):
         own = own[:]
     return Staged(own, kept, device)
+
+
+def _room(device: torch.device) -> float:
+    """-> bytes for samples; a machine's memory is shared by the processes of a run that are there."""
+    return SHARE * free_memory(device) / (processes.on_this_machine() if device.type == "cpu" else 1)
 
 
 def _loaded(own: Array | Selection, kept: Tensor, device: torch.device, block: int) -> Tensor:

@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -27,7 +27,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ipll.engine.launch import STORE, lost_file
+from ipll.engine import launch
+from ipll.engine.launch import STORE, lost_file, wanted
 from ipll.errors import ConfigError, RunError
 
 T = TypeVar("T")
@@ -56,12 +57,10 @@ def is_first() -> bool:
     return _group is None or _group.rank == 0
 
 
-def wanted() -> int:
-    """-> how many processes the environment says there are, as torchrun and our own launcher set it."""
-    told = os.environ.get("WORLD_SIZE") or "1"
-    if not told.isdecimal():
-        raise ConfigError(f"the environment variable WORLD_SIZE is {told!r}, not a number of processes: unset it.")
-    return int(told)
+def on_this_machine() -> int:
+    """-> how many of the processes share its memory."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(told) if _group and told.isdecimal() else count()
 
 
 def own_device(device: torch.device) -> torch.device:
@@ -69,6 +68,8 @@ def own_device(device: torch.device) -> torch.device:
     if device.type != "cuda" or wanted() == 1:
         return device
     here, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if there == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):  # a launcher that shows each process its own
+        return torch.device("cuda", 0)
     if here >= there:
         needed = os.environ.get("LOCAL_WORLD_SIZE", here + 1)
         raise ConfigError(
@@ -102,21 +103,26 @@ def joined(device: torch.device) -> Iterator[None]:
         timeout=PATIENCE,
     )
     _group = Group(dist.get_rank(), dist.get_world_size())
+    whole = device.type != "cuda"  # gloo lets go of others who still wait
     try:
         with _deaf(not is_first()):
             yield
+        whole = True
     except (dist.DistError, RuntimeError) as error:
         if not isinstance(error, dist.DistError) and not any(word in str(error) for word in PEER_LOST):
             raise
         if store:
             lost_file(store, _group.rank).touch()
-        reason = (str(error).splitlines() or ["no word"])[0]
+        reason = " ".join(str(error).partition("Exception raised from")[0].split()) or "no word"
         raise RunError(
             f"another process of this run has ended or is out of reach, and nothing can go on without it ({reason})."
         ) from error
     finally:
         _group = None
-        dist.destroy_process_group()
+        if whole:
+            dist.destroy_process_group()
+        else:
+            launch.abandoned = True
 
 
 def _end_with_launcher() -> None:
@@ -153,11 +159,18 @@ def from_first(value: T | None) -> T | None:
     return box[0]
 
 
+def by_first(make: Callable[[], T]) -> T:
+    """-> what the first process makes: two machines might round differently."""
+    made = from_first(make() if is_first() else None)
+    assert made is not None
+    return made
+
+
 def check_alike(tensors: Sequence[Tensor]) -> None:
     """Raises where the processes no longer have the same: machines of two kinds may round differently."""
     if _group is None:
         return
-    sums = torch.stack([tensor.detach().double().sum() for tensor in tensors])
+    sums = torch.stack([tensor.detach().sum(dtype=torch.float64) for tensor in tensors]).nan_to_num()
     most, least = sums.clone(), sums.clone()
     dist.all_reduce(most, dist.ReduceOp.MAX)
     dist.all_reduce(least, dist.ReduceOp.MIN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -87,7 +89,7 @@ class Norm(BatchNorm):
     def __init__(self, channels: int, *, relu: bool = True) -> None:
         super().__init__(channels)
         self.relu = relu
-        self.held = self.stale = False  # see `hold`
+        self.held = self.stale = False  # see `keep_folded`
         self.folded: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -115,13 +117,25 @@ class Norm(BatchNorm):
         return wanted and can_fuse(x.device) and x.itemsize <= 4 and x.numel() > x.shape[1]
 
 
-def keep_folded(network: nn.Module) -> None:
+def keep_folded(network: nn.Module) -> list[Norm]:
     """The network's weights stay as they are now until this is called again, as a teacher's do within a task: each
     norm is folded into its convolution once, not at every pass. What was folded is overwritten in place, so that a
-    captured step goes on reading it."""
-    for module in network.modules():
-        if isinstance(module, Norm):
-            module.held = module.stale = True
+    captured step goes on reading it. -> the norms."""
+    norms = [module for module in network.modules() if isinstance(module, Norm)]
+    for norm in norms:
+        norm.held = norm.stale = True
+    return norms
+
+
+@contextmanager
+def folded_meanwhile(network: nn.Module) -> Iterator[None]:
+    """The same for a network that goes on learning afterwards."""
+    norms = keep_folded(network)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.held, norm.folded = False, None
 
 
 class ConvNorm(nn.Sequential):

@@ -52,7 +52,7 @@ def torchvision_name(name: str) -> str:
 def pin(weights: str, sha256: str) -> tuple[str, str]:
     """-> where the weights are for good: the file's absolute path and SHA-256, which must be `sha256` where that is
     given. What is taken by name has no file to pin."""
-    if not weights or _package(weights):
+    if not weights or package_of(weights):
         return weights, ""
     path = Path(weights).expanduser().absolute()
     if not path.is_file():
@@ -78,7 +78,7 @@ def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
     Weights for three channels fit a backbone for grey images: their sum over the channels of the stem gives the
     features that the grey image would have in all three.
     """
-    package = _package(weights)
+    package = package_of(weights)
     if package:
         state = _by_name(package, weights.partition(":")[2])
     else:
@@ -97,7 +97,7 @@ def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
             own[key].copy_(given[key])
 
 
-def _package(weights: str) -> str:
+def package_of(weights: str) -> str:
     """'timm:resnet18' -> 'timm'; '' for a file."""
     return next((name for name in PACKAGES if weights.startswith(f"{name}:")), "")
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ipll.benchmark.run import enough_memory
+from ipll.benchmark.checks import enough_memory
 from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads, find_device
@@ -30,7 +30,7 @@ from ipll.own.inputs import Array, array_of, blocks, columns_in, kind_of, matche
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.images import Images
-from ipll.own.reading.samples import Samples
+from ipll.own.reading.samples import Samples, check_spelling
 from ipll.own.records import Records
 from ipll.own.saved import read_model, write_model
 from ipll.own.stages import Stages, stages
@@ -93,7 +93,7 @@ class Model:
     ) -> Model:  # fmt: skip
         """-> a new model of these samples, and of what people decided on some of them.
 
-        `method` 'auto' is PGDR, for features with what tables need ('pgdr/tables').
+        `method` 'auto' is PGDR with what tables ('pgdr/tables') or a few images ('pgdr/images') need.
         `network` is what photos are seen through: 'efficientnet-lite0', 'torchvision:NAME', 'timm:NAME', or 'scratch'
         for none; 'auto' takes the first where it is installed. What it gives is then learnt as a table.
         `settings` have dotted keys, {"train.epochs": 5}; what they leave open is chosen from the data (`choices`).
@@ -145,9 +145,10 @@ class Model:
             given = no_samples(self.kind, self.shape, self.feature_names)
         else:
             given = self.seen(samples, device=device, skip_bad=skip_bad, reporter=reporter)
-        if self.kind == "images":
             given = given.decoded(self.shape[-1], self.shape[0], skip_bad=skip_bad)
         names = self._names_with(given)
+        for message in check_spelling(self.names, names[len(self.names) :], given.source):
+            warnings.warn(message, stacklevel=2)
         said, given = settle(self.records, self.decisions, given, names, self.updates + 1, decisions)
         model = self._imposed(said, names)
         if samples is None and not model._may_learn(self, said):

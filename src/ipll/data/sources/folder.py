@@ -40,6 +40,11 @@ class Folder(ImageSource):
         for split, files in splits.items():
             for label, name in enumerate(names):
                 images = pictures(data_root, f"{split}/{name}", label, below=1)
+                if not images and not (data_root / split / name).is_dir():  # only a class of 'train' can be missing
+                    raise DataError(
+                        f"{data_root / split / name} is missing, but {data_root / 'train' / name} is there. "
+                        f"{LAYOUT}: add images of the class to '{split}', or remove it from 'train'."
+                    )
                 if not images:
                     raise DataError(f"{data_root / split / name} holds no images. {LAYOUT}; remove an empty class.")
                 files += images

@@ -1,0 +1,76 @@
+"""What a run is told before it begins, and what helps when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ipll.config import Config
+from ipll.data.source import Source
+from ipll.errors import ConfigError, RunError
+from ipll.networks.network import Network, make_backbone
+from ipll.networks.photos import find_network
+from ipll.networks.pretrained import package_of
+
+
+def check_networks(config: Config) -> None:
+    """Refuses networks that do not go together, or whose package is missing, before gigabytes are fetched for them."""
+    if config.data.through:
+        find_network(config.data.through)
+        if make_backbone(config.model, 3, config.seed, pretrained=False).takes == "images":
+            raise ConfigError(
+                f"data.through={config.data.through} makes features of images, but model.backbone="
+                f"{config.model.backbone} takes images: use --set model.backbone=wide-deep, or --set data.through="
+            )
+    if package_of(config.model.weights):
+        make_backbone(config.model, 3, config.seed)
+
+
+def check_against(config: Config, source: Source) -> None:
+    """Settings that only the data can judge."""
+    memory = config.part("memory")
+    if memory.kind != "none" and memory.settings.size < source.classes:
+        raise ConfigError(
+            f"memory.size is {memory.settings.size}, but {source.name} has {source.classes} classes: "
+            f"a memory needs room for one sample each. Use --set memory.size={source.classes} or more."
+        )
+    if config.model.weights:
+        make_backbone(config.model, source.train_samples.shape[1], config.seed)  # refuses weights that do not fit
+
+
+def slow_notices(config: Config, network: Network, device: torch.device) -> list[str]:
+    """-> what a user should know of a run that takes days."""
+    if device.type != "cpu" or not network.slow_on_cpu or config.data.per_class:
+        return []
+    return [
+        f"Note: {config.model.backbone} on a CPU takes days. Every task goes over all of its samples and of the test "
+        "images several times, however few steps are trained. For a quick look: --set data.per_class=2 --set "
+        "train.epochs=2 --set train.steps_per_epoch=2 --set train.batch_size=16."
+    ]
+
+
+@contextmanager
+def enough_memory(config: Config) -> Iterator[None]:
+    """Says what helps when the GPU's memory runs out, or the computer's own."""
+    size = config.train.batch_size
+    smaller = f"Use smaller batches (--set train.batch_size={max(1, size // 2)})"
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info()
+        raise RunError(
+            f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
+            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. {smaller}, "
+            "images in host memory (--set data.residence=host), --precision bf16, or a GPU that no other program uses."
+        ) from error
+    except (MemoryError, RuntimeError) as error:  # PyTorch's own kind is for GPUs
+        if not (isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)):
+            raise
+        large = config.augment.test_size
+        test = f", smaller images at test (now augment.test_size={large})" if large else ""
+        raise RunError(
+            f"the computer's memory ran out, batches are of {size}. {smaller}{test}, "
+            "fewer samples (--set data.per_class=100), or a computer with more memory that is free."
+        ) from error
