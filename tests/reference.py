@@ -157,9 +157,10 @@ def momentum_target(p: Numbers, scores: Numbers, s: set[int], beta: float) -> li
     return [beta * p[j] + (1 - beta) * (1.0 if j == predicted else 0.0) for j in range(len(p))]
 
 
-def soft_momentum_target(p: Numbers, scores: Numbers, s: set[int], beta: float) -> list[float]:
-    """Eq. 6 with another z_i (ours): the softmax over the original S_i, which is PRODEN's target."""
-    z = proden_target(scores, s)
+def soft_momentum_target(p: Numbers, scores: Numbers, s: set[int], beta: float, sharpness: float = 1.0) -> list[float]:
+    """Eq. 6 with another z_i (ours): the softmax over the original S_i, which is PRODEN's target, to some power."""
+    raised = [z**sharpness for z in proden_target(scores, s)]
+    z = [value / sum(raised) for value in raised]
     return [beta * p[j] + (1 - beta) * z[j] for j in range(len(p))]
 
 

@@ -18,8 +18,8 @@ FREE = [
 ]
 
 
-ALIKE = ("papi+", "terial+")  # whose parts other rows of the same grid have too
-KEPT = ("papi+pgdr", "papi+ancl", "papi+c-flat", "terial+wa")
+ALIKE = ("pico+", "papi+", "terial+")  # whose parts other rows of the same grid have too
+KEPT = ("pico+pgdr", "pico+bic", "pico+ancl", "pico+c-flat", "papi+pgdr", "papi+ancl", "terial+wa")
 
 
 def listed() -> list[Any]:

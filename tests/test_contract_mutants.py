@@ -202,7 +202,13 @@ MUTANTS: list[tuple[str, type[Component], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("family", "mutant", "message"), MUTANTS, ids=[mutant.__name__ for _, mutant, _ in MUTANTS])
+ALIKE = (ByNumber, PeekingElsewhere)  # like the one before, elsewhere: they have time in `slow`
+
+
+@pytest.mark.parametrize(
+    ("family", "mutant", "message"),
+    [pytest.param(*row, id=row[1].__name__, marks=[pytest.mark.slow] * (row[1] in ALIKE)) for row in MUTANTS],
+)
 def test_broken_promise(family: str, mutant: type[Component], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES[family].members, "mutant", mutant)
     with pytest.raises(AssertionError, match=f"^{message}"):
@@ -255,7 +261,7 @@ def test_part_without_a_hook(
         ("part.begin_epoch()", "pass", "pgdr", r"hooks: Pgdr\.begin_epoch is never called"),
         ("part.end_epoch()", "pass", "pgdr", r"hooks: Pgdr\.end_epoch is never called"),
         ("part.end_task()", "pass", "pgdr", r"memory: task 1 keeps no sample"),
-        ("part.limit(limited.candidates, batch)", "batch.candidates", "proden+er-ace", r"hooks: ErAce\.limit is never"),
+        ("part.limit(batch.candidates, batch)", "batch.candidates", "proden+er-ace", r"hooks: ErAce\.limit is never"),
         (
             "out, targets = part.reshape(out, targets, batch)",
             "pass",

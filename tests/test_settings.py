@@ -19,6 +19,7 @@ from ipll.paper.summary import setting_rows
 from ipll.settings import Bounds, Choices, Section, build, describe, setting
 
 FREE = {"data.source", "data.through", "model.weights", "model.weights_sha256"}  # data, a network, a file, its digest
+WITH: dict[str, dict[str, Any]] = {"disambiguation.sharpness": {"soft": True}}  # what a setting is for
 
 MEMBERS = {
     (f"{family}.{name}" if family == "auxiliary" else family, member.Settings)
@@ -84,10 +85,11 @@ def test_every_bound_holds(section: str, cls: type[Any], f: Field[Any]) -> None:
         cases: list[tuple[Any, bool]] = [*((name, True) for name in takes.names), ("no such", False), ("", False)]
     else:
         cases = list(ends(takes, kind(cls, f)))
+    others = WITH.get(f"{section}.{f.name}", {})
     for value, inside in cases:
         if inside:
-            assert getattr(cls(**{f.name: value}), f.name) == value
-            assert getattr(build(cls, section, {f.name: value}), f.name) == value
+            assert getattr(cls(**{f.name: value}, **others), f.name) == value
+            assert getattr(build(cls, section, {f.name: value, **others}), f.name) == value
         else:
             must = "not be negative" if str(takes) == "not negative" else f"be {takes}"
             assert set(refusals(section, cls, f.name, value)) == {f"{section}.{f.name} must {must}, got {value!r}."}

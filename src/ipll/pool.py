@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from ipll.data.stream import Floats, Mask, Task
 from ipll.engine.placement import SampleStore, place
+
+LEAST = 1e-3  # share of the votes of a candidate that has none
 
 
 class Kept(Protocol):
@@ -35,7 +38,7 @@ class Pool:
     held_out: Tensor  # [n] bool, rows not trained on
     judged_old: Tensor  # [incoming] bool, D_old of a method that separates
     certain: Tensor  # [n] bool, samples whose sets hold the true label: nobody looks for it outside
-    shares: Tensor | None = None  # [incoming, capacity] float, weights with which the task's own targets start
+    shares: Tensor | None = None  # [incoming, capacity] float, of the votes of the task's own samples
 
     @classmethod
     def of(cls, task: Task, memory: Kept, capacity: int, device: torch.device, residence: str = "auto") -> Pool:
@@ -58,6 +61,17 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def votes(self) -> Tensor | None:
+        """-> what votes say of each candidate beyond that it is one [n, capacity]: the log of its share over that of a
+        random one; 0 of the memory's samples, whose votes are forgotten, and of classes outside a set."""
+        if self.shares is None:
+            return None
+        own = self.candidates[: self.incoming]
+        odds = self.shares / self.shares.sum(dim=1, keepdim=True).clamp_min(LEAST) * own.sum(dim=1, keepdim=True)
+        said = torch.where(own & (self.shares > 0).any(dim=1, keepdim=True), odds.clamp_min(LEAST).log(), 0.0)
+        return torch.cat([said, said.new_zeros(len(self) - self.incoming, said.shape[1])])
 
     def state(self) -> dict[str, Tensor]:
         """What changes while a task is learnt; the rest comes from the task and the memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -81,11 +80,10 @@ class Stepper:
 
     @torch.no_grad()
     def decide_targets(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
-        limited = batch
         for part in phase.parts:
-            limited = replace(limited, candidates=part.limit(limited.candidates, batch))
+            batch.candidates = part.limit(batch.candidates, batch)
         for part in phase.parts:
-            if decided := part.targets(batch.p, out, limited):
+            if decided := part.targets(batch.p, out, batch):
                 batch.targets, batch.store = decided
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 import reference
-from ipll.component import Batch, uniform_over
+from ipll.component import Batch, Phase, uniform_over
 from ipll.families.disambiguation import Uniform
 from ipll.families.disambiguation.pgdr import Pgdr, PgdrSettings
 from ipll.families.disambiguation.proden import Proden
@@ -69,18 +70,28 @@ def test_eq6_momentum(epoch: int, epochs: int) -> None:
     assert returned > 0  # the original set: classes without any weight so far come back
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 2.0, 0.5])
 @pytest.mark.parametrize(("epoch", "epochs"), [(0, 5), (4, 5)])
-def test_eq6_with_the_prediction_within_the_set_instead_of_its_largest_entry(epoch: int, epochs: int) -> None:
-    part = pgdr(epoch, epochs, soft=True)
+def test_eq6_with_the_prediction_within_the_set_instead_of_its_largest_entry(
+    epoch: int, epochs: int, sharpness: float
+) -> None:
+    """To some power: that of a softmax is the softmax of so many times the logits."""
+    part = pgdr(epoch, epochs, soft=True, sharpness=sharpness)
     beta = reference.beta_at(epoch, epochs, 0.8, 0.6)
     batch, out = problem(epoch)
     use, store = part.targets(batch.p, out, batch)
     assert torch.equal(use, store)
     assert not use[~batch.candidates].any()
     for i, s in enumerate(as_sets(batch.candidates)):
-        expected = reference.soft_momentum_target(array(batch.p[i]), array(out["weak"].logits[i]), s, beta)
+        expected = reference.soft_momentum_target(array(batch.p[i]), array(out["weak"].logits[i]), s, beta, sharpness)
         np.testing.assert_allclose(use[i].numpy(), expected, atol=1e-6)
     assert not torch.allclose(use, pgdr(epoch, epochs).targets(batch.p, out, batch)[0], atol=0.01)
+
+
+def test_ever_sharper_it_is_the_largest_entry_alone() -> None:
+    batch, out = problem(0)
+    sharp = pgdr(soft=True, sharpness=1e4).targets(batch.p, out, batch)[0]
+    torch.testing.assert_close(sharp, pgdr().targets(batch.p, out, batch)[0])
 
 
 def test_the_prediction_within_the_set_is_that_of_adjusted_logits() -> None:
@@ -113,6 +124,50 @@ def test_beta_falls_in_a_line_over_a_tasks_epochs(start: float, end: float, epoc
         betas.append(float(part.beta))
     np.testing.assert_allclose(betas, ramp, atol=1e-6)
     np.testing.assert_allclose(betas, [reference.beta_at(e, epochs, start, end) for e in range(epochs)], atol=1e-6)
+
+
+@pytest.mark.parametrize(("warm_up", "warm"), [(0.0, 0), (0.3, 3), (0.35, 4), (0.9, 9)])
+def test_warm_up_leaves_the_targets_as_they_started(warm_up: float, warm: int) -> None:
+    """For that share of a task's epochs; then beta is where its line is by then."""
+    part = pgdr(epochs=10, warm_up=warm_up)
+    batch, out = problem(1)
+    for part.ctx.epoch in range(10):
+        part.begin_epoch()
+        use, _ = part.targets(batch.p, out, batch)
+        assert torch.equal(use, batch.p) == (part.ctx.epoch < warm)
+        if part.ctx.epoch >= warm:
+            assert float(part.beta) == pytest.approx(reference.beta_at(part.ctx.epoch, 10, 0.8, 0.6))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_prior_lifts_classes_that_have_fewer_samples_than_their_candidates_say(live: Live, soft: bool) -> None:
+    """By the log of expected over present share. z sees it; what is learnt with the targets does not."""
+    kappa, settings = 0.5, {"disambiguation__prior": 0.5, "disambiguation__soft": soft}
+    learner = live.begun("pgdr", **settings)
+    part, pool = learner.ctx.parts[0], learner.ctx.pool
+    assert isinstance(part, Pgdr)
+    learner.ctx.phase = Phase("main", learner.network, learner.ctx.parts, pool.p)
+    part.end_epoch()
+    p, sets = array(pool.p).astype(float), as_sets(pool.candidates)
+    chance = np.sum([reference.uniform(s, p.shape[1]) for s in sets], axis=0)
+    present = p.sum(axis=0)
+    lift = [
+        np.log((n + kappa * by_chance) / (1 + kappa) / max(n, 1e-3)) if by_chance > 0 else 0.0
+        for n, by_chance in zip(present, chance, strict=True)
+    ]
+    np.testing.assert_allclose(array(part.lift), lift, atol=1e-4)
+    assert np.abs(lift).max() > 0.05
+    logits = torch.randn(len(sets), p.shape[1], generator=torch.Generator().manual_seed(0))
+    out = {"weak": Output(logits, logits, logits, logits[:, :0])}
+    batch = Batch(torch.arange(len(sets)), pool.candidates, pool.p, torch.zeros(len(sets), dtype=torch.bool), {})
+    use, _ = part.targets(pool.p, out, batch)
+    rule = reference.soft_momentum_target if soft else reference.momentum_target
+    for i, s in enumerate(sets):
+        expected = rule(p[i], array(logits[i]) + lift, s, float(part.beta))
+        np.testing.assert_allclose(use[i].numpy(), expected, atol=1e-4)
+    shaped, learnt = part.reshape(out, use, batch)
+    assert shaped is out
+    assert learnt is use
 
 
 def test_frozen_memory_targets() -> None:
@@ -194,6 +249,35 @@ def test_pgdr_learns_from_the_targets_of_this_step(live: Live, memory_targets: s
     for sample, target in zip(learner.memory.ids.tolist(), learner.memory.p, strict=True):
         if sample in p:
             assert torch.equal(target, p[sample])
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_votes_are_evidence_for_good(live: Live, soft: bool) -> None:
+    """z of a sample that came with votes sees the log of each candidate's share over a random one's; the memory's
+    samples, whose votes are not kept, go by the network alone."""
+    learner = live.learner("pgdr", learnt=1, disambiguation__soft=soft)
+    task = live.task(learner, 1)
+    counts = np.random.default_rng(0).integers(1, 9, task.candidates.shape) * task.candidates
+    learner._begin_task(dataclasses.replace(task, shares=(counts / counts.sum(1, keepdims=True)).astype(np.float32)))
+    part, pool = learner.ctx.parts[0], learner.ctx.pool
+    assert isinstance(part, Pgdr)
+    rows = torch.cat([torch.arange(40), torch.arange(len(pool) - 20, len(pool))])
+    logits = torch.randn(60, learner.ctx.capacity, generator=torch.Generator().manual_seed(0))
+    batch = Batch(rows, pool.candidates[rows], pool.p[rows], rows >= pool.incoming, {})
+    z = array(part.guess({"weak": Output(logits, logits, logits, logits[:, :0])}, batch))
+    moved = 0
+    for i, s in enumerate(as_sets(batch.candidates)):
+        row, score = int(rows[i]), {c: float(logits[i, c]) for c in s}
+        plain = max(score, key=score.__getitem__)
+        if row < pool.incoming:
+            total = counts[row].sum()
+            score = {c: x + np.log(counts[row, c] / total * len(s)) for c, x in score.items()}
+        best = max(score, key=score.__getitem__)
+        moved += best != plain
+        weights = {c: np.exp(x) if soft else float(c == best) for c, x in score.items()}
+        expected = [weights.get(c, 0.0) / sum(weights.values()) for c in range(learner.ctx.capacity)]
+        np.testing.assert_allclose(z[i], expected, atol=1e-5)
+    assert moved > 3
 
 
 def test_the_memory_keeps_original_candidate_sets(live: Live) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import reference
 from ipll.component import Batch, Phase
 from ipll.families.auxiliary.prototype_kl import PrototypeKL
+from ipll.families.disambiguation.pico import Pico
 from ipll.families.memory import MemorySettings
 from ipll.families.memory.by_class import RandomMemory
 from ipll.families.retention.er_ace import ErAce, asymmetric
@@ -168,7 +169,7 @@ def test_live_pseudo_labels_while_it_warms_up(live: Live, warm_up: float) -> Non
     moved = 0
     for step in live.steps(learner, 1):
         stored = learner.ctx.pool.p[step.batch.rows]
-        for i, s in enumerate(as_sets(step.batch.candidates)):
+        for i, s in enumerate(as_sets(learner.ctx.pool.candidates[step.batch.rows])):
             new = {j for j in s if j >= OLD}
             among = new if warm_up and new and not step.batch.from_memory[i] else s
             expected = reference.proden_target(step.logits("weak")[i], among)
@@ -184,6 +185,34 @@ def test_no_target_moves_to_an_old_class_while_it_warms_up(live: Live, method: s
         fresh = (step.batch.candidates[:, OLD:].any(dim=1)) & ~step.batch.from_memory
         before, after = step.p[fresh, :OLD].sum(dim=1), learner.ctx.pool.p[step.batch.rows][fresh, :OLD].sum(dim=1)
         assert (after <= before + 1e-6).all()
+
+
+@pytest.mark.parametrize(("method", "kind"), [("pico+er-ace", Pico), ("papi+er-ace", PrototypeKL)])
+def test_no_prototype_of_an_old_class_follows_an_incoming_sample_while_it_warms_up(
+    live: Live, method: str, kind: type[Pico] | type[PrototypeKL]
+) -> None:
+    """Where that sample could be new: prototypes go by the sets that count in the step, as targets do."""
+    learner = live.begun(method, retention__warm_up=1.0)
+    ctx, moves = learner.ctx, part(learner, kind)
+    ctx.epoch, ctx.epochs = 0, 10
+    phase = ctx.phase = Phase("main", learner.network.train(), ctx.parts, ctx.pool.p)
+    for each in ctx.parts:
+        each.begin_epoch()
+    both = ctx.pool.candidates[: ctx.pool.incoming]
+    rows = (both[:, :OLD].any(dim=1) & both[:, OLD:].any(dim=1)).nonzero()[:, 0]
+    batch = batch_of(learner, rows)
+    with torch.no_grad():
+        learner.network.head.weight[:OLD] *= 50  # an old class would be predicted, where it can be
+        for each in ctx.parts:
+            each.inputs(batch, torch.Generator().manual_seed(0))
+            each.before(batch)
+        out = learner.stepper.forward(phase, batch)
+        learner.stepper.decide_targets(phase, batch, out)
+        before = moves.mu.clone()
+        learner.stepper.after(phase, batch, out)
+    assert len(rows) > 20
+    torch.testing.assert_close(moves.mu[:OLD], before[:OLD])
+    assert not torch.allclose(moves.mu[OLD:SEEN], before[OLD:SEEN])
 
 
 def test_the_mask_is_for_the_classifier_only(live: Live) -> None:

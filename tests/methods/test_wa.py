@@ -107,6 +107,14 @@ def test_the_terms_weigh_one_minus_lambda_and_lambda(live: Live, settings: dict[
             np.testing.assert_allclose(float(step.total), expected, rtol=2e-5)
 
 
+def test_c_flat_has_both_terms_weigh_one(live: Live) -> None:
+    """As in its code, whatever the share of old classes."""
+    for method, weights in (("proden+c-flat", {"kd": 1.0}), (METHOD, {"ce": 3 / 7, "cr": 3 / 7, "kd": 4 / 7})):
+        told = part(live.begun(method), Wa).weights()
+        assert {name: told[name] for name in weights} == pytest.approx(weights)
+        assert ("ce" in told) == ("ce" in weights)
+
+
 def test_the_first_task_is_plain_cross_entropy(live: Live) -> None:
     learner = live.learner(METHOD)
     for step in live.steps(learner, 0):

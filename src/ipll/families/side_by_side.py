@@ -78,7 +78,7 @@ class Members(Component):
 
     def weights(self) -> dict[str, float]:
         """Distillation asks all members at once, for their mean: each would get its share of the gradient only."""
-        return {"kd": float(self.members)}
+        return dict.fromkeys(("kd", "kd_auxiliary"), float(self.members))
 
 
 class Evidence(NamedTuple):

@@ -14,7 +14,7 @@ from ipll.component import FAMILIES, Batch, Context, predict_within, uniform_ove
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.disambiguation.robust import HeldOutMisses, Misses, misses_of
 from ipll.networks.network import Output
-from ipll.settings import Section, setting
+from ipll.settings import Section, check, setting
 
 RAREST = 1e-6  # share of a class that no target has any weight on
 LEAST = 1e-3  # samples of a class that a prior finds, at least
@@ -27,10 +27,16 @@ class MomentumSettings(Section, name="disambiguation"):
     )
     beta_end: float = setting(0.6, "and in its last; linear in between", "paper", within=(0, 1))
     soft: bool = setting(False, "z of Eq. 6 is the prediction within S_i, instead of its largest entry alone")
+    sharpness: float = setting(1.0, "where z is soft: the power to which the prediction is raised", above=0)
     warm_up: float = setting(
         0.0, "share of a task's epochs in which pseudo-labels stay as they started", least=0, below=1
     )
     memory_targets: str = setting("update", "pseudo-labels of memory samples", choices=("update", "freeze"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sharp = self.soft or self.sharpness == 1
+        check(sharp, "disambiguation.sharpness", "be 1 where disambiguation.soft is false", self.sharpness)
 
 
 class MomentumLabels(Disambiguation):
@@ -55,8 +61,11 @@ class MomentumLabels(Disambiguation):
     def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
         """-> z of Eq. 6 [b, capacity]."""
         scores = self.scores(out["weak"]).float()
+        if (votes := self.ctx.pool.votes) is not None:
+            scores = scores + votes[batch.rows]
         if self.settings.soft:
-            return scores.masked_fill(~batch.candidates, -torch.inf).softmax(dim=1)
+            within = scores.masked_fill(~batch.candidates, -torch.inf)
+            return (within * float(self.settings.sharpness)).softmax(dim=1)
         return F.one_hot(predict_within(scores, batch.candidates), scores.shape[1]).to(scores.dtype)
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
@@ -118,7 +127,7 @@ class Pgdr(MomentumLabels):
 
     def begin_task(self) -> None:
         super().begin_task()
-        self._take_prior()
+        self._take_prior(self.ctx.pool.p)
         if self.misses:
             self.misses.begin_task()
 
@@ -134,7 +143,7 @@ class Pgdr(MomentumLabels):
             self.misses.end_epoch()
         elif misses := self._watching():
             misses.end_epoch()
-        self._take_prior()
+        self._take_prior(self.ctx.phase.p)
 
     def end_task(self) -> None:
         if self.misses:
@@ -149,15 +158,15 @@ class Pgdr(MomentumLabels):
         growing = isinstance(self.misses, Misses) and self.ctx.phase.network is self.ctx.network
         return cast(Misses, self.misses) if growing else None
 
-    def _take_prior(self) -> None:
-        """For the coming epoch. Not in `begin_epoch`, which is called again where a run is resumed within it."""
+    def _take_prior(self, p: Tensor) -> None:
+        """For the coming epoch, by the targets p of the phase. Not in `begin_epoch`, which is called again where a run
+        is resumed within it."""
+        pool = self.ctx.pool
         if self.settings.adjust:
-            pool = self.ctx.pool
-            mass = (pool.p * ~pool.held_out[:, None]).sum(dim=0)
+            mass = (p * ~pool.held_out[:, None]).sum(dim=0)
             self.log_prior.copy_(self.settings.adjust * (mass / mass.sum()).clamp_min(RAREST).log())
         if kappa := self.settings.prior:
-            pool = self.ctx.pool
-            present, chance = pool.p.sum(dim=0), uniform_over(pool.candidates).sum(dim=0)
+            present, chance = p.sum(dim=0), uniform_over(pool.candidates).sum(dim=0)
             expected = (present + kappa * chance) / (1 + kappa)
             self.lift.copy_(torch.where(chance > 0, (expected / present.clamp_min(LEAST)).log(), 0))
 
@@ -176,13 +185,18 @@ class Pgdr(MomentumLabels):
         return torch.where(sets.any(dim=1, keepdim=True), sets, candidates)
 
     def scores(self, out: Output) -> Tensor:
-        scores = out.logits + self.log_prior if self.settings.adjust else out.logits
-        return scores + self.lift if self.settings.prior else scores
+        return out.logits + self._favour() if self.settings.adjust or self.settings.prior else out.logits
+
+    def _favour(self) -> Tensor | float:
+        """-> what z of Eq. 6 sees besides the logits [capacity]."""
+        favour = self.log_prior if self.settings.adjust else 0.0
+        return favour + self.lift if self.settings.prior else favour
 
     def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
         if isinstance(self.misses, HeldOutMisses):
-            lift = self.lift if self.settings.prior else 0.0
-            return self.misses.posterior(out["weak"], batch.rows, batch.candidates, lift)
+            votes = self.ctx.pool.votes
+            favour = self._favour() + (0.0 if votes is None else votes[batch.rows])
+            return self.misses.posterior(out["weak"], batch.rows, batch.candidates, favour)
         return super().guess(out, batch)
 
     def set_weights(self, rows: slice) -> Tensor:

@@ -131,6 +131,7 @@ class HeldOutMisses(nn.Module):
 
     def end_task(self) -> None:
         pool = self.ctx.pool
+        self.begin_epoch()  # a run that is resumed here has had none
         self.said = self.said[:0].clone()
         self.prior = self.set_prior(slice(None), pool.candidates)
         pool.candidates |= pool.p > 0.5

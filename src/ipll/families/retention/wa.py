@@ -33,6 +33,11 @@ class WeightedDistillation(Distillation):
 @dataclass(frozen=True)
 class WaSettings(WeightedSettings):
     align_bias: bool = setting(False, "scale the new classes' biases too; the official code leaves them alone")
+    weighting: str = setting(
+        "classes",
+        "of distillation and cross-entropy: old and new over seen 'classes', or 'one' each, as in C-Flat's code",
+        choices=("classes", "one"),
+    )
 
 
 @FAMILIES["retention"].register("wa")
@@ -41,6 +46,9 @@ class Wa(WeightedDistillation):
 
     Settings = WaSettings
     needs = frozenset({"linear head"})  # norms of weights mean nothing to a cosine head
+
+    def weights(self) -> dict[str, float]:
+        return Distillation.weights(self) if self.settings.weighting == "one" else super().weights()
 
     def end_task(self) -> None:
         if self.ctx.old:
