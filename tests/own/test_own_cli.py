@@ -322,7 +322,7 @@ def test_ctrl_c_is_heard_at_once_whatever_goes_on(launch: Any, tmp_path: Path) -
 
 def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Path, tmp_path: Path) -> None:
     write_csv(tmp_path / "table.csv", iris_rows(list(range(0, 150, 3)), NAMES))
-    quickly = ("--set", "train.epochs=200", "--set", "train.checkpoint_seconds=0.2")
+    quickly = ("--set", "train.epochs=100", "--set", "train.checkpoint_seconds=0.1")
     command = ("fit", "table.csv", "--out", "model", *quickly, "--device", "cpu")
     with launch(*command) as process:
         while process.poll() is None and not list(tmp_path.glob("model/.pending/*.json")):

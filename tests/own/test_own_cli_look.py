@@ -53,7 +53,7 @@ def test_what_is_unlike_anything_seen(main: Any, model: Path) -> None:
 def test_predict_refuses(main: Any, model: Path) -> None:
     for arguments, says in (
         (["first.csv", "--out", "p.xlsx"], ".csv, .parquet, .jsonl"),
-        (["nowhere"], "nowhere"),
+        (["nowhere"], "cannot read nowhere: there is no such file or folder"),
         (["."], "has no images in it"),
     ):
         status, _, err = main("predict", model, *arguments)
@@ -73,7 +73,10 @@ def test_evaluate(main: Any, model: Path) -> None:
     assert result["samples"] == 20
     assert f"Accuracy {100 * result['accuracy']:.1f} %" in out
     assert "versicolor" in out
-    assert "on 80 rows of the split 'train'" in main("evaluate", model, "first.csv", "--split", "train").out
+    assert "learnt from" not in out
+    again = main("evaluate", model, "first.csv", "--split", "train").out
+    assert "on 80 rows of the split 'train'" in again
+    assert "80 of them were learnt from: that is no measure" in again
     status, out, _ = main("evaluate", model, "second.csv")
     assert "Accuracy 0.0 % on 37 rows" in out
     assert "Labels that the model does not know, counted as wrong: 'virginica' (37)" in out

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from irises import QUICK, rows_of
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_digits, load_iris
 from test_own_pending import StopAfter, assert_same
 
 from ipll import IncrementalClassifier
@@ -74,6 +74,24 @@ def test_a_decided_sample_is_of_that_class_for_good(method: str) -> None:
     assert state_of(later, "flower 2")["set"] == ["0"]
     assert (model.updates, decided.updates, later.updates) == (1, 2, 3)
     assert state_of(model, "flower 0")["set"] != ["2"]  # the model that was is as it was
+
+
+def test_decisions_on_images_that_are_learnt_from_pixels(tmp_path: Path, main: Any) -> None:
+    """No image comes with them: the model goes on with those of its memory."""
+    pictures, labels = load_digits(n_class=3, return_X_y=True)
+    images = (pictures[:90].reshape(-1, 1, 8, 8) * 15).astype(np.uint8)
+    sets = [sorted({str(y), str(i % 3)}) for i, y in enumerate(labels[:90].tolist())]
+    given = from_arrays(images, sets, ids=[f"page {i}" for i in range(90)])
+    model = Model.fit(given, device="cpu", settings={"train.epochs": 1, "memory.size": 60})
+    name = model.records.ids[int(np.flatnonzero(model.records.in_memory)[0])]
+    decided = model.decide(said([name], ["2"]), device="cpu")
+    assert state_of(decided, name) == {"set": ["2"], "label": "2", "confidence": 1.0, "memory": ["2"]}
+    assert decided.updates == 2
+    model.save(tmp_path / "pages.model")
+    (tmp_path / "said.csv").write_text(f"id,class\n{name},(none of these)\n")
+    done = main("update", tmp_path / "pages.model", "--decisions", tmp_path / "said.csv", "--device", "cpu")
+    assert done.status == 0, done.err
+    assert state_of(Model.load(tmp_path / "pages.model"), name)["memory"] is None
 
 
 @pytest.mark.parametrize("method", ["auto", "pgdr/robust"])

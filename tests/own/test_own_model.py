@@ -300,3 +300,38 @@ def test_every_method_is_an_engine(method: str) -> None:
     assert np.isfinite(predictions.distance).any()
     assert 0 < model.temperature < np.inf
     assert (model.records.label >= 0).all()
+
+
+def test_no_class_of_images_vanishes_where_every_sample_has_several_candidates() -> None:
+    """Four digits, thirty of each, and two false candidates of the three that there are."""
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([np.flatnonzero(digit == Y)[:30] for digit in range(4)])
+    given = [sorted({int(y), *rng.choice([c for c in range(4) if c != y], 2, replace=False).tolist()}) for y in Y[rows]]
+    model = Model.fit(from_arrays(IMAGES[rows], given), device="cpu", settings={"train.epochs": 60, "train.threads": 1})
+    settled = np.array([int(model.names[k]) for k in model.records.label])
+    assert (np.bincount(settled, minlength=4) > 20).all()
+    assert (settled == Y[rows]).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ("1", "1.0", "refused"),
+        ("1", "01", "refused"),
+        ("Fr\u00fchling", "Fru\u0308hling", "refused"),
+        ("Robin", "robin", "warned"),
+        ("Robin", "Wren", ""),
+    ],
+)
+def test_a_class_that_is_written_otherwise_is_not_new(first: Model, before: str, now: str, told: str) -> None:
+    """A table that pandas wrote has '1.0' where there was '1': no model has its classes doubled unasked."""
+    model = replace(first, names=(before, *first.names[1:]))
+    later = from_arrays(X[:20], [[now, first.names[1]]] * 20, ids=[f"later {i}" for i in range(20)])
+    if told == "refused":
+        with pytest.raises(DataError, match="would be new, but the model knows"):
+            model.update(later, device="cpu")
+    elif told == "warned":
+        with pytest.warns(UserWarning, match="'robin' is new, and differs only in case or spaces from 'Robin'"):
+            model.update(later, device="cpu")
+    else:
+        assert now in model.update(later, device="cpu").names

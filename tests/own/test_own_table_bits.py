@@ -99,6 +99,23 @@ def test_no_member_learns_from_its_own_fold() -> None:
     assert sum(checked) >= 40
 
 
+def test_one_stopped_after_the_last_epoch_still_knows_how_many_sets_have_missed(tmp_path: Path) -> None:
+    """Nothing is learnt any more then: what an epoch begins with, the task's end must find by itself."""
+    settings = QUICK | {"disambiguation.miss_rate": 0.1}
+    with pytest.raises(Interrupted):
+        Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / "a", reporter=Stop(6))
+    resumed = Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / "a", reporter=(rest := Stop()))
+    assert rest.seen == []
+    same(resumed, Model.fit(batch(0), device="cpu", settings=settings))
+
+
+def test_what_teachers_say_of_all_members_at_once_weighs_as_many_times() -> None:
+    made, _ = learner()
+    members = part_of(made.ctx.parts, Members)
+    assert members is not None
+    assert members.weights() == {"kd": 4.0, "kd_auxiliary": 4.0}
+
+
 def test_a_stopped_fit_and_update_go_on_to_the_same_bits(tmp_path: Path) -> None:
     rest = Stop()
     with pytest.raises(Interrupted):

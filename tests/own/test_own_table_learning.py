@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 
 from ipll.families.classifier.stacked import set_losses, set_temperature
 from ipll.families.side_by_side import Members
@@ -78,11 +79,51 @@ def test_ranks_do_not_mind_outliers_nor_ties() -> None:
     column = torch.randn(2000, generator=torch.Generator().manual_seed(0))
     column[0] = 1e6
     backbone.take_quantiles(torch.stack([column, (column > 1).float()], dim=1))
-    probe = torch.tensor([[-9.0, 0.0], [0.0, 0.0], [0.1, 1.0], [9e9, 1.0]])
+    probe = torch.tensor([[-3.0, 0.0], [0.0, 0.0], [0.1, 1.0], [9e5, 1.0]])
     seen = normal_by_rank(probe, backbone.knots, backbone.normal)
     assert (seen[1:, 0] > seen[:-1, 0]).all()
     assert seen.abs().max() < 3.2
     assert seen[0, 1] == seen[1, 1] < seen[2, 1] == seen[3, 1]
+
+
+@pytest.mark.parametrize("inputs", ["quantiles", "z-scores"])
+@torch.no_grad()
+def test_what_lies_beyond_the_first_samples_is_told_apart_and_never_far(inputs: str) -> None:
+    """Classes that come later may lie there; an outlier must not blow up a step."""
+    backbone = WideDeep(1, width=1, inputs=inputs)
+    column = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    if inputs == "quantiles":
+        backbone.take_quantiles(column)
+    most = column.max() if inputs == "quantiles" else torch.tensor(10.0)
+    probe = torch.stack([most, most + 2, most + 40, most + 1e6])[:, None]
+    seen = backbone(torch.cat([probe, -probe]))[:, 0]
+    beyond = seen[1:4] - seen[0]
+    unit = most - column.median() if inputs == "quantiles" else 1.0  # as far as the last is from the middle
+    torch.testing.assert_close(beyond, (torch.tensor([2.0, 40.0, 1e6]) / unit).log1p(), rtol=0.02, atol=0)
+    assert (seen[5:].diff() < -1).all()
+    constant = WideDeep(1, width=1, inputs="quantiles")
+    constant.take_quantiles(torch.ones(50, 1))
+    assert constant(torch.tensor([[1.0], [3.0]]))[:, 0].diff() == pytest.approx(math.log1p(2))
+
+
+def test_classes_that_come_later_may_lie_beyond_the_first() -> None:
+    """Fields of A and B, then of C and D, which are larger than any before."""
+    generator = np.random.default_rng(0)
+
+    def fields(sizes: dict[str, float], n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = np.repeat(list(sizes), n)
+        size = np.array([sizes[name] for name in y])[:, None] * generator.lognormal(0, 0.25, (len(y), 2))
+        return np.column_stack([size, generator.normal(size=(len(y), 2))]), y
+
+    def sets(y: np.ndarray, names: str) -> list[list[str]]:
+        return [[name for name in names if name == one or generator.random() < 0.3] for one in y]
+
+    first, second = fields({"A": 10, "B": 20}, 60), fields({"C": 60, "D": 200}, 60)
+    model = Model.fit(from_arrays(first[0], sets(first[1], "AB")), device="cpu", settings=QUICK)
+    ids = [f"later {i}" for i in range(len(second[1]))]
+    model = model.update(from_arrays(second[0], sets(second[1], "ABCD"), ids=ids), device="cpu")
+    x, y = fields({"A": 10, "B": 20, "C": 60, "D": 200}, 50)
+    assert (np.array(model.predict(from_arrays(x), device="cpu").labels) == y).mean() > 0.9
 
 
 def test_a_temperature_is_found_by_candidate_sets_alone() -> None:
@@ -100,7 +141,8 @@ def test_labels_called_sure_are_right_and_the_unsure_are_told() -> None:
     assert sure.mean() > 0.5
     assert wrong[sure].mean() <= 0.05
     assert abs((1 - model.records.confidence).mean() - wrong.mean()) < 0.1
-    assert cautious(torch.tensor([1.0, 0.5, 0.0])).tolist() == pytest.approx([1, 1 / 3, 0])
+    told = cautious(torch.tensor([1.0, 0.8, 0.5, 0.2, 0.0]), torch.full((5,), 0.5))  # of sets of two
+    assert told.tolist() == pytest.approx([1, 2 / 3, 0.5, 0.2, 0])  # not below chance by caution alone
 
 
 def test_as_many_known_samples_are_called_unlike_as_is_stated() -> None:
@@ -205,3 +247,21 @@ def test_a_hundred_rows_are_enough() -> None:
         warnings.simplefilter("error")
         model = Model.fit(ambiguous(rows_of(range(3), 0, 100), 3), device="cpu", settings={"train.threads": 1})
     assert right(model).mean() > 0.9
+
+
+def test_one_who_always_says_the_same_outvotes_nobody() -> None:
+    """Beside three who are mostly right, one names the same class for every sample: it is a candidate of all."""
+    x, y = load_iris(return_X_y=True)
+    generator = np.random.default_rng(0)
+    votes = np.zeros((len(x), 3), np.float32)
+    for chance in (0.8, 0.75, 0.7):
+        said = np.where(generator.random(len(x)) < chance, y, generator.integers(3, size=len(x)))
+        votes[np.arange(len(x)), said] += 1
+    votes[:, 0] += 1
+    samples = from_arrays(x, [np.flatnonzero(row).tolist() for row in votes])
+    order = [int(name) for name in samples.names]
+    samples = replace(samples, shares=votes[:, order] / votes.sum(1, keepdims=True))
+    model = Model.fit(samples, device="cpu", settings=QUICK | {"train.epochs": 40})
+    settled = np.array([int(model.names[k]) for k in model.records.label])
+    assert (settled == y).mean() > 0.85
+    assert (np.bincount(settled) > 35).all()

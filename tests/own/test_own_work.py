@@ -36,6 +36,22 @@ def test_a_fit_goes_to_its_folder_and_an_update_takes_its_place(tmp_path: Path) 
     assert not (folder / ".pending").exists()
 
 
+def test_the_documented_way_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands in docs/own_data_input.md: files and folders are named by text."""
+    monkeypatch.chdir(tmp_path)
+    row = "{}{},{:.1f},{:.1f},{}\n"
+    for file, classes in (("birds.csv", "ab"), ("more.csv", "bc")):
+        rows = [
+            row.format(file[0], 20 * k + i, 9 * k + i % 3, i % 5, c) for k, c in enumerate(classes) for i in range(20)
+        ]
+        Path(file).write_text("id,features.x,features.y,candidates\n" + "".join(rows))
+    page = (Path(__file__).parents[2] / "docs" / "own_data_input.md").read_text()
+    snippet = next(block for block in page.split("```python\n")[1:] if "fit_folder" in block).split("```")[0]
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    assert names["model"].names == Model.load("birds.model").names == ("a", "b", "c")
+
+
 def test_a_model_that_is_there_is_not_replaced_by_chance(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     fit_folder(folder, blobs("ab"), **QUICK)

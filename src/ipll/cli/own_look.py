@@ -67,6 +67,7 @@ def evaluate(
     check_ending(out, (".json",))
     from ipll.engine.files import write_json
     from ipll.own.model import Model
+    from ipll.own.model_card import unlearnt
     from ipll.own.prediction import evaluate as compare
     from ipll.own.reading.given import of_split, read_to_predict
     from ipll.own.work import readable
@@ -80,7 +81,9 @@ def evaluate(
     result = compare(model.predict(samples, device=device), samples)
     for one in evaluation_tables(result):
         show(one)
-    say(*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what))
+    learnt = len(samples) - len(unlearnt(model, samples))
+    known = [f"{learnt:,} of them were learnt from: that is no measure of how good it is on others."] * bool(learnt)
+    say(*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what), *known)
     if out is not None:
         write_json(out, result.to_dict())
         say(f"Written to {out}")

@@ -46,20 +46,32 @@ class WideDeep(Backbone):
             self.knots[feature], self.normal[feature] = knots, mean[run]
 
     def forward(self, x: Tensor) -> Tensor:
-        x = normal_by_rank(x, self.knots, self.normal) if self.ranked else x.clamp(-FARTHEST, FARTHEST)
+        x = normal_by_rank(x, self.knots, self.normal) if self.ranked else near(x)
         scale, layer = self.members**-0.5, self.hidden  # on the weights: they are fewer than what comes out
         return torch.cat([x, F.linear(x, layer.weight * scale, layer.bias * scale).relu_()], dim=1)
 
 
+def near(x: Tensor) -> Tensor:
+    """-> features [n, channels] that are never far: what is beyond FARTHEST by the logarithm of how much."""
+    inside = x.clamp(-FARTHEST, FARTHEST)
+    return inside + (x - inside).sign() * (x - inside).abs().log1p()
+
+
 def normal_by_rank(x: Tensor, knots: Tensor, normal: Tensor) -> Tensor:
     """-> features [n, channels], of each the normal quantile of its rank: `normal` [channels, k] at the `knots`, linear
-    between two, and as extreme as the last beyond them."""
+    between two. Beyond the last, where classes that come later may be, it grows by the logarithm of how far that is, as
+    a multiple of the last one's distance from the median."""
     columns, last = x.T.contiguous(), knots.shape[1] - 1
     above = torch.searchsorted(knots, columns).clamp(0, last)
     below = (above - 1).clamp_min(0)
     low, high = knots.gather(1, below), knots.gather(1, above)
     within = ((columns - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
-    return torch.lerp(normal.gather(1, below), normal.gather(1, above), within).T
+    by_rank = torch.lerp(normal.gather(1, below), normal.gather(1, above), within)
+    least, median, most = knots[:, :1], knots[:, last // 2, None], knots[:, -1:]
+    beyond = columns - columns.clamp(least, most)
+    unit = torch.where(beyond > 0, most - median, median - least)
+    unit = torch.where(unit > 0, unit, torch.where(most > least, most - least, 1.0))
+    return (by_rank + beyond.sign() * (beyond.abs() / unit).log1p()).T
 
 
 @BACKBONES.register(WIDE_DEEP)

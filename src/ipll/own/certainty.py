@@ -33,8 +33,8 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     """-> for the pool's samples, which settled on `labels` [n]; None without cross-fitting.
 
     The temperature is that under which their candidate sets are most likely. A label's probability is its share within
-    the set, weighted by votes, or of all classes where sets are expected to miss the true one. Classes that are
-    candidates of the very same samples cannot be told apart by any of them, and share alike.
+    the set, weighted by votes, or of all classes where sets are expected to miss the true one. Without votes, classes
+    that are candidates of the very same samples cannot be told apart by any of them, and share alike.
     """
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:
@@ -51,22 +51,24 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     temperature = set_temperature(scores(rows)[some][:, open_].double(), sets[rows][some][:, open_])
     beforehand = part_of(ctx.parts, Disambiguation)
     assert beforehand is not None
-    alike, confidence = twins(sets), []
+    alike, confidence = twins(sets) if ctx.pool.shares is None else [], []
     for here in blocks:
         ctx.check_stop()
         posterior = (scores(here).double() / temperature + beforehand.set_weights(here).log()).softmax(dim=1)
         posterior.nan_to_num_(0.0)
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
-        confidence.append(cautious(posterior.gather(1, labels[here, None])[:, 0]).float())
+        size = sets[here].sum(dim=1)
+        chance = torch.where(size > 1, 1 / size, 0.0)  # a label alone may be a miss
+        confidence.append(cautious(posterior.gather(1, labels[here, None])[:, 0], chance).float())
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 
-def cautious(confidence: Tensor) -> Tensor:
-    """-> probabilities whose odds of being wrong are UNSEEN times as high."""
-    return confidence / (confidence + UNSEEN * (1 - confidence))
+def cautious(confidence: Tensor, chance: Tensor) -> Tensor:
+    """-> probabilities whose odds of being wrong are UNSEEN times as high, but no lower than chance by that."""
+    return torch.maximum(confidence / (confidence + UNSEEN * (1 - confidence)), torch.minimum(confidence, chance))
 
 
 def twins(sets: Tensor) -> list[Tensor]:

@@ -22,7 +22,7 @@ BUDGET = 64 * 2**20  # bytes of a memory of features: rows are small, and what i
 PICTURE = 48  # pixels: of photos that are learnt as features, so small a picture is kept for the audit
 PICTURE_BYTES = 3 * PICTURE**2
 REPLAYED = 20_000  # rows kept that each epoch of an update goes through, or as many as are new
-METHODS = {"images": "pgdr", "features": "pgdr/tables"}  # where none is named
+METHODS = {"images": "pgdr/images", "features": "pgdr/tables"}  # where none is named
 AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
 # what they cost grows.

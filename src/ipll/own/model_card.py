@@ -45,13 +45,18 @@ def saved_when(folder: Path) -> str:
 
 def held_out(model: Model, samples: Samples) -> Samples:
     """-> the samples that were not learnt from, by their ids; a DataError where there is none."""
-    learnt = set(model.records.ids)
-    rows = [i for i, name in enumerate(own_ids(samples, 0)) if name not in learnt]
+    rows = unlearnt(model, samples)
     if not rows:
         raise DataError(
             f"{samples.source}: all of these samples were learnt from, which says nothing of others. Name other ones."
         )
     return samples.take(np.array(rows, np.int64))
+
+
+def unlearnt(model: Model, samples: Samples) -> list[int]:
+    """-> which of the samples were not learnt from, by their ids."""
+    learnt = set(model.records.ids)
+    return [i for i, name in enumerate(own_ids(samples, 0)) if name not in learnt]
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:

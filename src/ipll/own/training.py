@@ -52,8 +52,9 @@ class Update:
 
     def run(self) -> Learnt:
         learner, task, train = self.learner, self.learnt_from, self.learner.config.train
-        title = f"{learner.config.method}: {len(task.ids):,} samples, {task.seen:,} classes"
-        plan = Plan(title, [len(task.ids)], [train.epochs_of(task.index)], first=task.index)
+        samples = len(task.ids) or int(self.records.in_memory.sum())  # decisions alone: those of the memory
+        title = f"{learner.config.method}: {samples:,} samples, {task.seen:,} classes"
+        plan = Plan(title, [samples], [train.epochs_of(task.index)], first=task.index)
         listener, stop, start = self.stages.listener, self.stages.stop, None
         if self.pending:
             self.records, start = self.pending.restore(learner, task, self.records)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipll.driver import stop_requests
+from ipll.engine.files import check_no_others
 from ipll.errors import RunError
 from ipll.own.folder import PENDING, change_facts, clear_pending, working_on
 from ipll.own.history import Score, as_facts
@@ -20,8 +21,9 @@ SAVING = "All is learnt, and the model is being saved; press again to throw it a
 LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
 
 
-def fit_folder(folder: Path, samples: Samples, *, overwrite: bool = False, **options: Any) -> Model:
+def fit_folder(folder: str | Path, samples: Samples, *, overwrite: bool = False, **options: Any) -> Model:
     """`Model.fit` into a folder: waits for whoever works on it, goes on where the same fit was stopped, and saves."""
+    folder = Path(folder)
     check_free(folder, overwrite=overwrite)
     with working_on(folder, new=True):
         check_free(folder, overwrite=overwrite)  # again: it may have had to wait for another one
@@ -53,10 +55,10 @@ def opened(folder: Path, *, plugins: Sequence[str | Path] = ()) -> Iterator[Open
 
 
 def update_folder(
-    folder: Path, samples: Samples | None, *, plugins: Sequence[str | Path] = (), **options: Any
+    folder: str | Path, samples: Samples | None, *, plugins: Sequence[str | Path] = (), **options: Any
 ) -> Model:
     """The model in a folder learns from more samples, or from `decisions`, and takes its own place."""
-    with opened(folder, plugins=plugins) as place:
+    with opened(Path(folder), plugins=plugins) as place:
         return place.update(samples, **options)
 
 
@@ -93,8 +95,8 @@ def check_free(folder: Path, *, overwrite: bool = False) -> None:
                 f"{folder} already holds a model. Choose another --out, replace it with --overwrite, "
                 f"or let it learn more: ipll update {folder} TABLE"
             )
-    elif folder.is_dir() and any(not any(map(path.match, LEFTOVERS)) for path in folder.iterdir()):
-        raise RunError(f"{folder} holds other files. Choose a new folder with --out.")
+    else:
+        check_no_others(folder, LEFTOVERS)
 
 
 def readable(samples: Samples, model: Model, *, skip_bad: bool, **options: Any) -> Samples:

@@ -32,7 +32,12 @@ class Given(NamedTuple):
 
 
 def read_given(
-    table: Path | None, votes: Path | None = None, *, min_votes: int = 1, skip_bad: bool = False, update: bool = False
+    table: str | Path | None,
+    votes: str | Path | None = None,
+    *,
+    min_votes: int = 1,
+    skip_bad: bool = False,
+    update: bool = False,
 ) -> Given:
     """-> the samples to learn from. An update may bring one class only, a fit may not.
 
@@ -41,11 +46,12 @@ def read_given(
     if votes is not None:
         samples = read_votes(votes, samples=table, min_votes=min_votes, skip_bad=skip_bad, allow_one_class=True)
     elif table is None:
-        raise ConfigError("nothing to learn from. Give a TABLE, or raw votes with --votes FILE.")
+        decided = ", or what people decided with --decisions FILE" if update else ""
+        raise ConfigError(f"nothing to learn from. Give a TABLE, or raw votes with --votes FILE{decided}.")
     elif min_votes != 1:
         raise ConfigError("--min-votes counts raw votes, and there are none. Give them with --votes FILE.")
     else:
-        samples = _read_table(table, skip_bad)
+        samples = _read_table(Path(table), skip_bad)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
     release_memory()

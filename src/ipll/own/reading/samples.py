@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -128,12 +129,44 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
     return replace(samples, warnings=samples.warnings + warnings)
 
 
+def check_spelling(known: Iterable[str], arriving: Iterable[str], source: str) -> list[str]:
+    """Raises where a class that a model does not know is one that it knows, written otherwise: '1.0', or an accent in
+    another coding. -> warnings of those that may be: in another case, with other spaces."""
+    by_key, alike = {_written(name): name for name in known}, {_said(name): name for name in known}
+    warnings = []
+    for name in arriving:
+        if before := by_key.get(_written(name)):
+            raise DataError(
+                f"{source}: the class {name!r} would be new, but the model knows {before!r}, which is the same. Write "
+                "it as before: an update cannot be undone."
+            )
+        if before := alike.get(_said(name)):
+            warnings.append(
+                f"{source}: the class {name!r} is new, and differs only in case or spaces from {before!r}, which the "
+                "model knows. An update cannot be undone."
+            )
+    return warnings
+
+
+def _written(name: str) -> str | float:
+    """-> what a name says, whatever its characters are coded as; a number's value."""
+    text = unicodedata.normalize("NFC", name)
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else text
+
+
+def _said(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
+
+
 def look_alikes(names: Iterable[str]) -> list[str]:
     """-> a warning for each group of names that differ only in case, spaces or the coding of accents."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        key = " ".join(unicodedata.normalize("NFC", name).casefold().split())
-        groups.setdefault(key, []).append(name)
+        groups.setdefault(_said(name), []).append(name)
     return [
         f"the class names {', '.join(repr(name) for name in group)} differ only in case or spaces; "
         "they are taken for different classes."

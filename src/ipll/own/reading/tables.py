@@ -47,6 +47,8 @@ def open_table(path: Path, text: Collection[str]) -> Table:
     """-> the columns of the file at `path`; those named in `text` are text whatever they look like ('007')."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
+        if not path.exists():
+            raise DataError(f"cannot read {path}: there is no such file or folder. Check the path.")
         hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
         raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}.{hint}")
     try:
