@@ -19,6 +19,7 @@ from ipll.data.stream import Stream, Task
 from ipll.engine.state import part_of
 from ipll.learner import Learner, Position
 from ipll.networks.network import Network, Output
+from ipll.pool import Pool
 from ipll.prototypes import Prototypes, PrototypeSettings
 
 T = TypeVar("T")
@@ -106,6 +107,7 @@ def bare_context(*, classes: int, dim: int, old: int, seen: int, gamma: float = 
     """-> a context with empty prototypes and no network, for parts that are given features outright."""
     ctx = Context(0, classes, torch.device("cpu"))
     ctx.network = cast(Network, SimpleNamespace(dim=dim))
+    ctx.pool = cast(Pool, SimpleNamespace(votes=None))
     ctx.old, ctx.seen = old, seen
     ctx.old_mask[:old] = True
     ctx.new_mask[old:seen] = True

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import ipll
 from ipll import progress
-from ipll.benchmark.run import slow_notices
+from ipll.benchmark.checks import slow_notices
 from ipll.config import resolve
 from ipll.data.sources import load_source
 from ipll.learner import Position

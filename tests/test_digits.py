@@ -29,7 +29,7 @@ def test_golden_stream_of_the_preset() -> None:
 
 def test_pgdr_remembers_what_the_same_learner_without_memory_forgets() -> None:
     """The paper's claim in small: in the nineties, and far above the learner without its memory."""
-    pgdr, forgetful = (ipll.run("digits", method, seed=0) for method in ("pgdr", "pgdr/no-memory"))
+    pgdr, forgetful = (ipll.run("digits", method, seed=0, train__epochs=12) for method in ("pgdr", "pgdr/no-memory"))
     assert pgdr.average_incremental_accuracy > 95
     assert pgdr.average_incremental_accuracy > forgetful.average_incremental_accuracy + 20
     assert forgetful["forgetting"] > pgdr["forgetting"] + 20

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "first_task.py"
 
 
+@pytest.mark.slow
 def test_tries_are_judged_by_what_comes_later(tmp_path: Path) -> None:
     tries = ("pgdr", "pico+pgdr,auxiliary.contrastive.key_momentum=0.9")
     command = [sys.executable, str(SCRIPT), "digits", "--set", "train.epochs=3", "--set", "stream.blurry=30"]

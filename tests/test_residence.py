@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import ipll
 from ipll import batches as loader
 from ipll.batches import chunk_steps
-from ipll.benchmark.run import enough_memory
+from ipll.benchmark.checks import enough_memory
 from ipll.config import resolve
 from ipll.data.source import Source
 from ipll.data.sources import load_source

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -185,7 +185,7 @@ def _known_keys(values: Mapping[str, Any]) -> list[str]:
 def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
     registry = FAMILIES[family]
     if not isinstance(values, Mapping):
-        raise ConfigError(f"'{family}' is a section, not a setting: use {family}.kind=..., got {values!r}.")
+        raise _no_section(family, values)
     if family != "auxiliary":
         kind = str(values.get("kind", "none"))
         settings = {k: v for k, v in values.items() if k != "kind"}
@@ -231,27 +231,53 @@ def resolve(
     """-> the configuration of a run, later layers over earlier ones. `overrides` and `base` have dotted keys; a `base`
     takes the place of the packaged preset."""
     packaged = packaged_layers(preset, method, base)
-    given = read_toml(file) if file else {}
+    of_file = read_toml(file) if file else {}
     for key, asked in (("preset", preset), ("method", method)):
-        if given.pop(key, asked) != asked:
+        if of_file.pop(key, asked) != asked:
             raise ConfigError(
                 f"{file} is the configuration of another {key} than '{asked}': name its {key}, or edit it."
             )
     for key in ("seed", "plugins"):  # a new run has its own
-        given.pop(key, None)
-    for key, value in (overrides or {}).items():
+        of_file.pop(key, None)
+
+    def combined(*given: TomlTable) -> Config:
+        own: TomlTable = {}
+        layered: TomlTable = {"preset": preset, "method": method, "seed": seed}
+        for layer in packaged.values():
+            _lay(layered, layer)
+        for layer in given:
+            _lay(_copy(layered), layer)  # a value in place of a section is refused where it stands
+            _lay(own, layer)
+        _drop_foreign(layered, own)
+        _lay(layered, own)
+        config = Config.from_table(layered | {"plugins": loaded_files()})
+        return replace(config, model=config.model.pinned())
+
+    try:
+        return combined(of_file, *_of_options(overrides or {}))
+    except ConfigError as error:
+        if file and _complaint(combined, of_file) == str(error) != _complaint(combined):
+            raise ConfigError(f"{file}: {error}") from None
+        raise
+
+
+def _of_options(overrides: Mapping[str, Any]) -> list[TomlTable]:
+    """-> what --set gives, as a layer each; what has an option of its own is refused."""
+    for key in overrides:
         name = key.partition(".")[0]
         if name in (*HEADINGS, "plugins"):
             option = name.removesuffix("s")
             raise ConfigError(f"unknown setting '{key}': it is not one of the settings, use the option --{option}.")
-        _lay(given, _nest(key, value))
-    layered: TomlTable = {"preset": preset, "method": method, "seed": seed}
-    for layer in packaged.values():
-        _lay(layered, layer)
-    _drop_foreign(layered, given)
-    _lay(layered, given)
-    config = Config.from_table(layered | {"plugins": loaded_files()})
-    return replace(config, model=config.model.pinned())
+    return [_nest(key, value) for key, value in overrides.items()]
+
+
+def _complaint(combined: Callable[..., Config], *given: TomlTable) -> str:
+    """-> what is wrong with these layers by themselves, if anything: so it is known whose mistake it is."""
+    try:
+        combined(*given)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def packaged_layers(preset: str, method: str, base: Mapping[str, Any] | None = None) -> dict[str, TomlTable]:
@@ -312,12 +338,19 @@ def _lay(below: TomlTable, above: Mapping[str, Any], at: str = "") -> None:
         path = f"{at}{key}"
         if isinstance(below.get(key), dict):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"'{path}' is a section, not a setting: use {path}.NAME=..., got {value!r}.")
+                raise _no_section(path, value)
             _lay(below[key], value, f"{path}.")
         elif key in below and isinstance(value, Mapping):
             raise ConfigError(f"'{path}' is a setting, not a section: {path}.{next(iter(value), '')} does not exist.")
         else:
             below[key] = _copy(value) if isinstance(value, Mapping) else value
+
+
+def _no_section(path: str, value: object) -> ConfigError:
+    """-> the error where a plain value stands in place of a section; of a family, most likely a member was meant."""
+    member = value if isinstance(value, str) else "NAME"
+    use = f"kinds=['{member}']" if path == "auxiliary" else f"kind={member}" if path in FAMILIES else "NAME=..."
+    return ConfigError(f"'{path}' is a section, not a setting: use {path}.{use}, got {value!r}.")
 
 
 def _copy(values: Mapping[str, Any]) -> TomlTable:

@@ -103,16 +103,46 @@ def test_options_say_which_campaign_is_meant(fill: Callable[..., None], tmp_path
     fill(Asked("tab3", "digits"), 82.0, record=False)
     assert "81.00" in main("table", "tab3", "--out", tmp_path).out
     assert "82.00" in main("table", "tab3", "--preset", "digits", "--out", tmp_path).out
-    status, _, err = main("table", "tab3", "--seeds", "3", "--out", tmp_path)
+    assert "81.00" in main("table", "tab3", "--set", *FAST, "--out", tmp_path).out
+    assert "81.00" in main("table", "tab3", "--seeds", "2", "--out", tmp_path).out
+    for options in (("--seeds", "5,"), ("--set", "train.epochs=3"), ("--preset", "cifar100")):
+        status, out, err = main("table", "tab3", *options, "--out", tmp_path)
+        assert (status, out) == (2, "")
+        assert f"{tmp_path} holds no finished run of tab3 with these options. It holds:" in err
+        assert (
+            f"  ipll table tab3 --preset digits --set train.epochs=2 --seeds 3 --out {tmp_path}  (1 of 36 runs" in err
+        )
+    assert "unknown preset 'digitz'" in main("table", "tab3", "--preset", "digitz", "--out", tmp_path).err
+
+
+def test_without_runs_a_preset_chooses_among_what_we_published(tmp_path: Path, main: Main) -> None:
+    fast = main("table", "tab1", "--preset", "cifar100-fast", "--out", tmp_path).out
+    assert "our training, preset cifar100-fast" in fast
+    assert "the paper's protocol" not in fast
+    papers = main("table", "tab1", "--preset", "cifar100", "--out", tmp_path).out
+    assert "the paper's protocol" in papers
+    assert "preset cifar100-fast" not in papers
+    status, _, err = main("table", "tab1", "--preset", "digits", "--out", tmp_path)
     assert status == 2
-    assert "holds no finished run of tab3" in err
+    assert f"Make them with: ipll bench tab1 --preset digits --out {tmp_path}" in err
+
+
+def test_a_campaign_of_some_rows_is_counted_and_shown_as_such(
+    fill: Callable[..., None], tmp_path: Path, main: Main
+) -> None:
+    fill(Asked("tab3", "digits", FAST, "1", ("pgdr",)), 81.0, cells=2)
+    fill(Asked("tab3", "digits", ("train.epochs=3",), "1"), 82.0)
+    err = main("table", "tab3", "--out", tmp_path).err
+    assert f"--set train.epochs=2 --seeds 1 --only pgdr --out {tmp_path}  (2 of 2 runs done)" in err
 
 
 def test_a_campaign_without_a_finished_run_is_not_shown(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
     fill(Asked("tab3", "digits", FAST), cells=0)
-    status, out, _ = main("table", "tab3", "--out", tmp_path)
+    status, out, err = main("table", "tab3", "--out", tmp_path)
     assert status == 0
     assert "Ours are the numbers that ipll publishes" in out
+    assert f"{tmp_path} holds no finished run of tab3 yet. To go on:" in err
+    assert f"  ipll bench tab3 --preset digits --set train.epochs=2 --seeds 3 --out {tmp_path}  (0 of 36 runs" in err
 
 
 def test_a_folder_of_an_earlier_version(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
@@ -183,7 +213,7 @@ def test_a_damaged_or_strange_record_is_named(content: Any, message: str, tmp_pa
     assert (status, out) == (2, "")
     assert f"{file} " in err
     assert message in err
-    assert f"Remove it, and say which campaign you mean: ipll table tab3 --seeds 3 --out {tmp_path}" in err
+    assert "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)." in err
     assert main("table", "beta", "--out", tmp_path).status == 0  # another's record is not in the way
     if content != "link":
         asked.keep(tmp_path)  # the campaign itself makes it good

@@ -150,6 +150,14 @@ def test_weights_are_told_by_their_name(made: Made) -> None:
     assert not protocol.is_papers
 
 
+def test_what_was_done_otherwise_before_there_was_a_setting_is_told(made: Made) -> None:
+    """C-Flat's terms weighed as WA's do."""
+    for method, told in (("pico+c-flat", (("retention.weighting", "classes"),)), ("pico+wa", ())):
+        config = made("cifar100-fast", method)["config"]
+        del config["retention"]["weighting"]
+        assert place(config, "cifar100-fast", method)[0].swept == told
+
+
 def test_settings_that_an_old_file_does_not_know_are_as_now(made: Made) -> None:
     config = made("cifar100-fast", "pgdr")["config"]
     del config["memory"]["compared"], config["train"]["graphs"]
@@ -158,9 +166,11 @@ def test_settings_that_an_old_file_does_not_know_are_as_now(made: Made) -> None:
 
 @pytest.mark.usefixtures("some")
 def test_the_methods_listing_tells_how_a_number_was_trained(main: Main) -> None:
+    text = main("methods", "pgdr").out
+    assert "  65.00 (paper 65.54), cifar100, 10 tasks, 30-blurry, q 0.1, 200 epochs, n = 1: results/5.json\n" in text
+    text = main("methods", "pgdr/best").out
+    assert "q 0.1, 200/30 epochs, our training, preset cifar100-fast, n = 3: results/2.json and 2 more" in text
     text = main("methods").out
-    assert "pgdr: 65.00 (paper 65.54), cifar100, 10 tasks, 30-blurry, q 0.1, 200 epochs, n = 1: results/5.json" in text
-    assert "q 0.1, 200/30 epochs, our training, preset cifar100-fast, n = 3: results/2.json, results/3.json" in text
     assert "76.00* / -" in text
     assert "61.50 / 69.84 (+1)" in text
 
@@ -257,8 +267,32 @@ def test_the_overview(main: Main) -> None:
     )
     assert overview("text", preset="cifar100").count("Ours under") == 1
     assert len(overview("csv", only=["pgdr/best"]).splitlines()) == 1 + 1
-    assert "nothing of that kind was published" in main("table", "published", "--preset", "digits").err
+    both = main("table", "published", "--preset", "cifar100", "--only", "pgdr/best").err
+    assert "--preset cifar100 --only pgdr/best: nothing of that kind was published" in both
     assert "--format must be one of text, markdown, csv" in main("table", "published", "--format", "latex").err
+
+
+@pytest.mark.usefixtures("some")
+def test_the_overview_of_a_preset_without_numbers(main: Main) -> None:
+    status, _, err = main("table", "published", "--preset", "cifar10")
+    assert (status, "unknown preset 'cifar10'. Did you mean 'cifar100'?" in err) == (2, True)
+    status, _, err = main("table", "published", "--preset", "digits")
+    assert (status, "no number of it was published. There are some of cifar100, cifar100-fast." in err) == (2, True)
+
+
+@pytest.mark.usefixtures("some")
+def test_links_of_the_overview_lead_to_files(main: Main, tmp_path: Path) -> None:
+    """Where there is none to lead to, the number stands by itself."""
+    (tmp_path / "checkout" / "results").mkdir(parents=True)
+    (tmp_path / "checkout" / "results" / "2.json").touch()
+    for to, expected in {
+        "checkout/all.md": "[75.00](results/2.json), 76.00, 77.00",
+        "checkout/docs/deeper/all.md": "[75.00](../../results/2.json), 76.00, 77.00",
+        "checkout/../elsewhere/too.md": "| 75.00, 76.00, 77.00 |",
+        "elsewhere/all.md": "| 75.00, 76.00, 77.00 |",
+    }.items():
+        assert main("table", "published", "--format", "markdown", "--to", tmp_path / to).status == 0
+        assert expected in (tmp_path / to).read_text()
 
 
 @pytest.mark.parametrize("option", [("--seeds", "2"), ("--set", "train.epochs=2")])

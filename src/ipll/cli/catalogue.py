@@ -18,8 +18,6 @@ def methods(
     plugin: Plugins = None,
 ) -> None:
     """List the methods, what each is made of, and the paper's tables that it is in; or one method's settings."""
-    from ipll.method import canonical, method_table
-    from ipll.paper.measured import measured_of
     from ipll.paper.summary import method_groups, method_row
     from ipll.plugins import load_plugins
 
@@ -34,12 +32,9 @@ def methods(
         for row in map(method_row, names):
             table.add_row(*map(cell, row))
         show(table)
-    say("tables: of the paper; ours / paper: average incremental accuracy in %, where it was measured here")
-    say("(*: with our training, not the paper's):")
-    for name in method_table():
-        for number in measured_of(name) if canonical(name) == name else ():
-            say(f"  {name}: {number}")
-    say("One method's settings: ipll methods NAME")
+    say("tables: of the paper; ours / paper: average incremental accuracy in %, the first that was measured here")
+    say("(*: with our training, not the paper's; +N: so many more).")
+    say("One method's settings and numbers: ipll methods NAME; every number: ipll table published")
 
 
 def _show_method(name: str, preset: str) -> None:
@@ -50,7 +45,8 @@ def _show_method(name: str, preset: str) -> None:
     rows = list(setting_rows(name, preset))
     say(f"{name}: {method_entry(name)['doc']}\nmade of: {made_of(name)}")
     say(f"tables of the paper: {table_numbers(name) or 'none'}")
-    say("measured here: " + ("; ".join(map(str, measured_of(name))) or "no"))
+    numbers = measured_of(name)
+    say("\n  ".join(["measured here:", *map(str, numbers)]) if numbers else "measured here: no")
     show(setting_table(rows, title=f"{name} on {preset}", narrow=on_terminal()))
 
 

@@ -102,7 +102,7 @@ def paper_table(
     """Print one of the paper's tables: our numbers beside the paper's. They are those of the campaign that the folder
     holds, or that the options name; without any run of yours, those that we published."""
     from ipll.engine.files import write_text
-    from ipll.paper.campaigns.asked import Asked, to_show, unknown_runs
+    from ipll.paper.campaigns.asked import Asked, hints, to_show
     from ipll.paper.catalogue import find_bench
     from ipll.paper.measured import with_ours
     from ipll.paper.overview import NAME, overview
@@ -114,14 +114,14 @@ def paper_table(
     if name == NAME:
         if set_ or seeds:
             raise ConfigError(f"ipll table {NAME} shows every number there is: it takes --preset and --only alone.")
-        text = overview(format_, preset, only or ())
+        text = overview(format_, preset, only or (), to)
     else:
         asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()))
         if shown := to_show(asked, out, "table"):
             built = PaperTable.of_runs(shown.bench(), out, shown.numbers)
         else:
-            warnings = unknown_runs(asked, out)
-            built = PaperTable.of_published(with_ours(find_bench(name)).only(asked.only), out)
+            warnings = hints(asked, out)
+            built = PaperTable.of_published(with_ours(find_bench(name)).only(asked.only), out, preset)
         text = built.render(format_)
         warnings += [f"Warning: {message}" for message in built.damaged if to is not None or format_ == "csv"]
     if to is None:
@@ -143,7 +143,7 @@ def figure(
 ) -> None:
     """Draw one of the paper's figures, as PNG, SVG and PDF, from the runs that `ipll table` would show."""
     from ipll.paper import figures
-    from ipll.paper.campaigns.asked import Asked, to_show, unknown_runs
+    from ipll.paper.campaigns.asked import Asked, hints, to_show
     from ipll.plugins import load_plugins
 
     load_plugins(plugin or ())
@@ -153,7 +153,7 @@ def figure(
     if shown:
         drawing = figures.draw(replace(shown, only=()).bench(), out, shown.numbers)
     else:
-        warn(unknown_runs(asked, out))
+        warn(hints(asked, out))
         drawing = figures.draw_published(asked.bench(), out)
     for file in figures.save(drawing, to or out / "figures"):
         say(f"Written to {file}")

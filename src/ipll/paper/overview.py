@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
+from pathlib import Path
 
+from ipll.config import resolve
 from ipll.engine.cells import guard
 from ipll.errors import ConfigError
 from ipll.paper.measured import Measured, Protocol, measured
@@ -17,17 +20,24 @@ FORMATS = ("text", "markdown", "csv")
 HEADS = ("setting", "method", "ours", "n", "after the last task", "paper", "paper's best")
 
 
-def overview(fmt: str = "text", preset: str | None = None, only: Sequence[str] = ()) -> str:
-    """Of one preset, and of methods, data sets or settings that are asked for. Links are as from docs/."""
+def overview(fmt: str = "text", preset: str | None = None, only: Sequence[str] = (), to: Path | None = None) -> str:
+    """Of one preset, and of methods, data sets or settings that are asked for. Links of Markdown are as from the file
+    `to`, where that lies in a checkout with our results (elsewhere there are none), and else as from docs/."""
     check_choice("--format", fmt, FORMATS)
-    found = [one for one in measured() if preset in (None, one.protocol.preset) and (not only or _asked(one, only))]
+    of_preset = [one for one in measured() if preset in (None, one.protocol.preset)]
+    if not of_preset and preset:
+        resolve(preset)  # an unknown one is told with a suggestion
+        known = sorted({one.protocol.preset for one in measured()})
+        raise ConfigError(f"--preset {preset}: no number of it was published. There are some of {', '.join(known)}.")
+    found = [one for one in of_preset if not only or _asked(one, only)]
     if not found:
         asked = [*([f"--preset {preset}"] if preset else []), *(f"--only {pattern}" for pattern in only)]
         raise ConfigError(f"{' '.join(asked)}: nothing of that kind was published. See: ipll table {NAME}")
     groups = [(protocol, list(own)) for protocol, own in groupby(found, key=lambda one: one.protocol)]
     for _, own in groups:
         own.sort(key=lambda one: (one.setting[:4], -one.ours))
-    return {"text": _text, "markdown": _markdown, "csv": _csv}[fmt](groups)
+    writers: dict[str, Callable[[Groups], str]] = {"text": _text, "markdown": partial(_markdown, to=to), "csv": _csv}
+    return writers[fmt](groups)
 
 
 Groups = Sequence[tuple[Protocol, Sequence[Measured]]]
@@ -63,16 +73,28 @@ def _text(groups: Groups) -> str:
     return "\n".join([*lines, f"{note} protocol."]) + "\n"
 
 
-def _markdown(groups: Groups) -> str:
+def _markdown(groups: Groups, to: Path | None) -> str:
     lines: list[str] = []
     for protocol, own in groups:
         lines += [f"{_title(protocol)}.", "", _bars([*HEADS, "runs"]), _bars(["---"] * (len(HEADS) + 1))]
         for one in own:
             setting, method, *rest = _row(one)
-            runs = (f"[{run['average_incremental_accuracy']:.2f}](../{run['file']})" for run in one.runs)
+            runs = (_linked(f"{run['average_incremental_accuracy']:.2f}", run["file"], to) for run in one.runs)
             lines.append(_bars([setting, f"`{method}`", *rest, ", ".join(runs)]))
         lines += [""]
     return "\n".join(lines)
+
+
+def _linked(number: str, file: str, to: Path | None) -> str:
+    """-> a number, with a link to its result file where the folder of the page `to`, or one above it, holds that."""
+    above = [".."] if to is None else _up_to(file, to.resolve().parent)
+    return number if above is None else f"[{number}]({'/'.join([*above, file])})"
+
+
+def _up_to(file: str, folder: Path) -> list[str] | None:
+    """-> the steps up from a folder to the nearest that holds the file; None where there is no such."""
+    places = enumerate((folder, *folder.parents))
+    return next(([".."] * steps for steps, place in places if (place / file).is_file()), None)
 
 
 def _bars(cells: Sequence[str]) -> str:

@@ -66,12 +66,12 @@ class PaperTable:
         return cls(bench, numbers, command(bench, out, seeds), found.damaged)
 
     @classmethod
-    def of_published(cls, bench: Bench, out: Path) -> PaperTable:
-        """From what was measured here, under whichever protocol: for one who has no runs under `out`. Where the paper
-        has no number and we neither, a RunError says so too."""
-        numbers = published_numbers(bench)
+    def of_published(cls, bench: Bench, out: Path, preset: str | None = None) -> PaperTable:
+        """From what was measured here, under whichever protocol, or that of a preset: for one who has no runs under
+        `out`. Where the paper has no number and we neither, a RunError says so too."""
+        numbers = published_numbers(bench, preset)
         if not numbers:
-            raise no_runs(bench, out, SEEDS, ())
+            raise no_runs(bench.on(preset) if preset else bench, out, SEEDS, ())
         return cls(bench, numbers, command(benches().get(bench.name, bench), out, SEEDS))
 
     def render(self, fmt: str = "text") -> str:

@@ -26,6 +26,7 @@ from ipll.engine import checkpoint
 from ipll.engine.files import (
     OWNER,
     append_to,
+    check_no_others,
     check_writable,
     open_ours,
     read_ours,
@@ -43,6 +44,8 @@ from ipll.errors import DataError, DiskError, RunError
 MANIFEST = "manifest.json"
 GUARDED = ("stream.npz", "config.toml")  # what the manifest vouches for
 LOCKED = ("result.json", "config.toml", MANIFEST, "metrics.jsonl", "gallery.npz", "stream.npz")
+OURS = (*LOCKED, "environment.json", "report.html", "checkpoint", "tensorboard", ".*")  # all that a run leaves
+LOGS = ("*.log", "*.txt", "*.out", "*.err")  # of whoever starts it: a shell has made them by then
 
 
 class RunFolder:
@@ -188,6 +191,7 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
         raise RunError(f"{path} already holds a finished run. Choose another --out, or replace it with --overwrite.")
     if (path / "config.toml").exists():
         raise RunError(f"{path} already holds a run. Continue it with: ipll resume {path}, or replace it: --overwrite.")
+    check_no_others(path, (*OURS, *LOGS))
 
 
 def read_result(path: Path) -> Mapping[str, Any]:

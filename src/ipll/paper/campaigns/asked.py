@@ -53,17 +53,27 @@ class Asked:
         return parse_seeds(self.seeds or "3")
 
     def command(self, verb: str, out: Path) -> str:
-        """-> the command that shows just this campaign."""
+        """-> the command that shows just this campaign, or goes on with it."""
         words = ["ipll", verb, self.name, *(["--preset", self.preset] if self.preset else [])]
         words += [word for one in self.set for word in ("--set", one)]
         words += ["--seeds", self.seeds or "3"]
+        words += [word for one in self.only if verb != "figure" for word in ("--only", one)]
         return shlex.join([*words, *(["--out", str(out)] if out != OUT else [])])
 
     def done(self, out: Path) -> tuple[int, int]:
         """-> how many of its cells have a result, of how many."""
-        cells = replace(self, only=()).bench().cells(self.numbers)
+        cells = self.bench().cells(self.numbers)
         found = [(cell.folder(out) / "result.json").exists() for cell in cells]
         return sum(found), len(found)
+
+    def told(self, verb: str, out: Path) -> str:
+        """-> a line that lists it."""
+        return f"\n  {self.command(verb, out)}  ({'{} of {} runs done'.format(*self.done(out))})"
+
+    def fits(self, asked: Asked) -> bool:
+        """Was it made with the preset and the settings that are asked for, whatever others?"""
+        own, wanted = parse_overrides(self.set), parse_overrides(asked.set)
+        return asked.preset in (None, self.preset) and wanted.items() <= own.items()
 
     def keep(self, out: Path) -> None:
         """Writes it down, unless it is."""
@@ -94,20 +104,34 @@ def kept(out: Path, name: str) -> list[Asked]:
 
 
 def to_show(asked: Asked, out: Path, verb: str) -> Asked | None:
-    """-> the campaign that `ipll table` or `ipll figure` is to show: the one that the options name; without any, the
-    one that the folder holds. None where that has no run yet; a RunError lists several."""
-    if not asked.plainly:
+    """-> the campaign that `ipll table` or `ipll figure` is to show: the one with just these options, else the one that
+    the folder holds and that they fit. None where there are no such runs, but what we published may do; a RunError
+    lists several, or what is there instead."""
+    if not asked.plainly and replace(asked, only=()).done(out)[0]:
         return asked
-    found = kept(out, asked.name) or [asked]  # folders of earlier versions keep none
+    held = kept(out, asked.name)
+    found = [one for one in held if one.fits(asked)]
+    if asked.plainly and not found:
+        found = [Asked(asked.name)]  # folders of earlier versions keep none
     if len(found) > 1:
-        lines = (f"\n  {one.command(verb, out)}  ({'{} of {} runs done'.format(*one.done(out))})" for one in found)
-        raise RunError(f"{out} holds several campaigns of {asked.name}. Show one of them:{''.join(lines)}")
-    one = replace(found[0], only=asked.only or found[0].only)
-    return one if one.done(out)[0] else None
+        lines = "".join(one.told(verb, out) for one in found)
+        raise RunError(f"{out} holds several campaigns of {asked.name}. Show one of them:{lines}")
+    for one in found:
+        shown = replace(one, seeds=asked.seeds or one.seeds)
+        if replace(shown, only=one.only).done(out)[0]:
+            return replace(shown, only=asked.only or one.only)
+    if held and not asked.plainly:
+        lines = "".join(one.told(verb, out) for one in held)
+        raise RunError(f"{out} holds no finished run of {asked.name} with these options. It holds:{lines}")
+    return asked if asked.set or asked.seeds else None
 
 
-def unknown_runs(asked: Asked, out: Path) -> list[str]:
-    """-> what to say where a folder of an earlier version holds runs, but not which campaigns they are of."""
+def hints(asked: Asked, out: Path) -> list[str]:
+    """-> what to say to one who is shown what we published: of campaigns that have just begun, and of runs in a folder
+    of an earlier version, which does not hold which campaigns they are of."""
+    if begun := kept(out, asked.name):
+        lines = "".join(one.told("bench", out) for one in begun)
+        return [f"{out} holds no finished run of {asked.name} yet. To go on:{lines}"]
     presets = sorted({file.parents[3].name for file in out.glob("*/*/*/seed*/result.json")})
     if not presets or any((out / FOLDER).glob("*.json")):
         return []
@@ -120,7 +144,7 @@ def unknown_runs(asked: Asked, out: Path) -> list[str]:
 
 def _read(file: Path, name: str) -> Asked:
     """-> what a file keeps; a RunError where it is damaged, or says what cannot be."""
-    means = f"Remove it, and say which campaign you mean: {Asked(name).command('table', file.parents[1])}, say"
+    means = "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)"
     try:
         one = _checked(read_sealed(file), name)
         for cell in one.bench().cells(one.numbers)[:1]:
