@@ -24,7 +24,7 @@ from ipll.data.sources import load_source
 from ipll.engine import launch as own_launch
 from ipll.engine import processes
 from ipll.engine.device import channels_last
-from ipll.engine.launch import launch
+from ipll.engine.launch import STORE, launch
 from ipll.engine.placement import place
 from ipll.errors import ConfigError, DataError, RunError
 from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
@@ -335,6 +335,9 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # one is shown to each
     assert processes.own_device(torch.device("cuda")) == torch.device("cuda", 0)
     assert processes.own_device(torch.device("cpu")) == torch.device("cpu")
+    monkeypatch.setenv(STORE, "store")  # by our own launcher, which shows all that there are to each
+    with pytest.raises(ConfigError, match="3 processes need a GPU each, and there are 1 here"):
+        processes.own_device(torch.device("cuda"))
 
 
 def test_batch_norm_of_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

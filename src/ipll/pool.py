@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +38,7 @@ class Pool:
     judged_old: Tensor  # [incoming] bool, D_old of a method that separates
     certain: Tensor  # [n] bool, samples whose sets hold the true label: nobody looks for it outside
     shares: Tensor | None = None  # [incoming, capacity] float, of the votes of the task's own samples
+    votes: Tensor | None = None  # [n, capacity] float, what these say of each candidate beyond that it is one
 
     @classmethod
     def of(cls, task: Task, memory: Kept, capacity: int, device: torch.device, residence: str = "auto") -> Pool:
@@ -47,6 +47,7 @@ class Pool:
         own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
         every = torch.cat([ids, memory.ids])
         certain = every[:0] if task.certain is None else torch.from_numpy(task.certain).to(device)
+        shares = None if task.shares is None else _widened(task.shares, capacity, device)
         return cls(
             ids=every,
             samples=place(task.samples, device, residence, memory.samples),
@@ -56,26 +57,24 @@ class Pool:
             held_out=torch.zeros(len(ids) + kept, dtype=torch.bool, device=device),
             judged_old=torch.zeros(len(ids), dtype=torch.bool, device=device),
             certain=torch.isin(every, certain),
-            shares=None if task.shares is None else _widened(task.shares, capacity, device),
+            shares=shares,
+            votes=None if shares is None else _odds(own, shares, kept),
         )
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    @cached_property
-    def votes(self) -> Tensor | None:
-        """-> what votes say of each candidate beyond that it is one [n, capacity]: the log of its share over that of a
-        random one; 0 of the memory's samples, whose votes are forgotten, and of classes outside a set."""
-        if self.shares is None:
-            return None
-        own = self.candidates[: self.incoming]
-        odds = self.shares / self.shares.sum(dim=1, keepdim=True).clamp_min(LEAST) * own.sum(dim=1, keepdim=True)
-        said = torch.where(own & (self.shares > 0).any(dim=1, keepdim=True), odds.clamp_min(LEAST).log(), 0.0)
-        return torch.cat([said, said.new_zeros(len(self) - self.incoming, said.shape[1])])
-
     def state(self) -> dict[str, Tensor]:
         """What changes while a task is learnt; the rest comes from the task and the memory."""
         return {"p": self.p, "held_out": self.held_out, "judged_old": self.judged_old}
+
+
+def _odds(sets: Tensor, shares: Tensor, kept: int) -> Tensor:
+    """-> the log of each candidate's share of the votes over that of a random one [n + kept, capacity]; 0 of classes
+    outside a set, and of the memory's samples, whose votes are forgotten."""
+    odds = shares / shares.sum(dim=1, keepdim=True).clamp_min(LEAST) * sets.sum(dim=1, keepdim=True)
+    said = torch.where(sets & (shares > 0).any(dim=1, keepdim=True), odds.clamp_min(LEAST).log(), 0.0)
+    return torch.cat([said, said.new_zeros(kept, said.shape[1])])
 
 
 def _widened(columns: Mask | Floats, capacity: int, device: torch.device) -> Tensor:

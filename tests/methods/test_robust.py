@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,12 @@ def original_sets(live: Live, learner: Learner) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(stream.candidates[ids][:, stream.class_order]), torch.from_numpy(truth)
 
 
-def train(live: Live, learner: Learner, stop: Position | None = None) -> Learner:
-    """Learns the first task; at `stop`, a fresh learner takes over."""
+def train(live: Live, learner: Learner, stop: Position | None = None, *, voted: bool = False) -> Learner:
+    """Learns the first task, with random votes for the candidates or without; at `stop`, a fresh learner takes over."""
     task = live.task(learner, 0)
+    if voted:
+        counts = np.random.default_rng(0).integers(1, 4, task.candidates.shape) * task.candidates
+        task = replace(task, shares=(counts / counts.sum(1, keepdims=True)).astype(np.float32))
     for position in learner.fit(task):
         if position == stop:
             tensors = {name: tensor.clone() for name, tensor in learner.tensors().items()}
@@ -70,10 +74,14 @@ def test_labels_outside_the_sets_are_found_and_count(live: Live) -> None:
     assert len(misses.evidence) == 0  # nothing but the memory is kept of a task
 
 
-@pytest.mark.parametrize("stop", [Position(0, 0, 5), Position(0, 0, 6, 3), Position(0, 0, 8)], ids=str)
-def test_resumed_to_the_bit(live: Live, stop: Position) -> None:
+@pytest.mark.parametrize(
+    ("stop", "voted"),
+    [(Position(0, 0, 5), False), (Position(0, 0, 6, 3), False), (Position(0, 0, 8), False), (Position(0, 0, 6), True)],
+    ids=str,
+)
+def test_resumed_to_the_bit(live: Live, stop: Position, voted: bool) -> None:
     """Stopped after an epoch in which sets grew, within the next, and between training and the task's end."""
-    whole, resumed = (train(live, live.learner("pgdr/robust", **MISSING), at) for at in (None, stop))
+    whole, resumed = (train(live, live.learner("pgdr/robust", **MISSING), at, voted=voted) for at in (None, stop))
     assert (whole.ctx.pool.candidates & ~original_sets(live, whole)[0]).any()
     assert torch.equal(whole.ctx.pool.candidates, resumed.ctx.pool.candidates)
     left, right = whole.tensors(), resumed.tensors()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from ipll.engine.sealed import write_sealed
 from ipll.errors import DataError
-from ipll.paper.campaigns.asked import FOLDER, Asked, kept
+from ipll.paper.campaigns.asked import FOLDER, Asked, kept, to_show
 from ipll.paper.catalogue import ACCURACY
 
 Main = Callable[..., Any]
@@ -105,12 +106,16 @@ def test_options_say_which_campaign_is_meant(fill: Callable[..., None], tmp_path
     assert "82.00" in main("table", "tab3", "--preset", "digits", "--out", tmp_path).out
     assert "81.00" in main("table", "tab3", "--set", *FAST, "--out", tmp_path).out
     assert "81.00" in main("table", "tab3", "--seeds", "2", "--out", tmp_path).out
-    for options in (("--seeds", "5,"), ("--set", "train.epochs=3"), ("--preset", "cifar100")):
+    fill(Asked("tab3", "digits", FAST, "5"), 83.0, record=True, cells=0)
+    named = Asked("tab3", "digits", FAST)
+    assert to_show(named, tmp_path, "table") == replace(named, seeds="5")  # all that were run
+    assert to_show(replace(named, seeds="2"), tmp_path, "table") == replace(named, seeds="2")
+    for options in (("--seeds", "7,"), ("--set", "train.epochs=3"), ("--preset", "cifar100")):
         status, out, err = main("table", "tab3", *options, "--out", tmp_path)
         assert (status, out) == (2, "")
         assert f"{tmp_path} holds no finished run of tab3 with these options. It holds:" in err
         assert (
-            f"  ipll table tab3 --preset digits --set train.epochs=2 --seeds 3 --out {tmp_path}  (1 of 36 runs" in err
+            f"  ipll table tab3 --preset digits --set train.epochs=2 --seeds 5 --out {tmp_path}  (1 of 60 runs" in err
         )
     assert "unknown preset 'digitz'" in main("table", "tab3", "--preset", "digitz", "--out", tmp_path).err
 

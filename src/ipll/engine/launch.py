@@ -22,7 +22,7 @@ LOOK = 0.1  # seconds between two looks at how they are
 FAREWELL = 3.0  # seconds in which the first process may tell of itself why it cannot go on
 CROWD = 4  # processes a core, for a try on a small machine; more only use up its memory
 TOLD = 2000  # characters of what a process said last
-GO_ON = "The run goes on from its last checkpoint with: ipll resume FOLDER."
+GO_ON = "A run with a folder goes on from its last checkpoint: ipll resume FOLDER."
 
 abandoned = False  # has this process left the others behind who may wait for it on their GPUs? See `leave`
 
@@ -66,6 +66,7 @@ def launch(command: Sequence[str], processes: int) -> int:
     with tempfile.TemporaryDirectory(prefix="ipll-") as folder, ExitStack() as stack:
         place, threads = Path(folder), max(1, cores() // processes)
         workers: list[subprocess.Popen[bytes]] = []
+        passed = stack.enter_context(_passed_on(workers))
         for rank in range(processes):
             environment = {
                 "RANK": str(rank),
@@ -87,8 +88,9 @@ def launch(command: Sequence[str], processes: int) -> int:
             )
             stack.callback(_end, worker)
             workers.append(worker)
-        with _passed_on(workers[0]) as passed:
-            status = _wait(workers)
+            if rank == 0 and passed:  # before it was there
+                worker.send_signal(passed[0])
+        status = _wait(workers)
         if status is not None and -status in passed:  # a second Ctrl-C: it did not wait to be asked why
             return 128 - status
         told = status is not None and not lost_file(place / "store", 0).exists()  # by the first, what happened
@@ -137,13 +139,14 @@ def _culprit(workers: list[subprocess.Popen[bytes]], store: Path, *, anyone: boo
 
 
 @contextmanager
-def _passed_on(worker: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """-> the signals that were, by and by."""
+def _passed_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Signals go to the first of them, once there is one. -> those that have come, by and by."""
     passed: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
         passed.append(number)
-        worker.send_signal(number)
+        for worker in workers[:1]:
+            worker.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -68,7 +68,8 @@ def own_device(device: torch.device) -> torch.device:
     if device.type != "cuda" or wanted() == 1:
         return device
     here, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if there == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):  # a launcher that shows each process its own
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES") and not os.environ.get(STORE)  # ours shows all of them to each
+    if there == 1 and shown:  # a launcher that shows each process its own
         return torch.device("cuda", 0)
     if here >= there:
         needed = os.environ.get("LOCAL_WORLD_SIZE", here + 1)

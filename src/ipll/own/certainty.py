@@ -67,8 +67,10 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
 
 
 def cautious(confidence: Tensor, chance: Tensor) -> Tensor:
-    """-> probabilities whose odds of being wrong are UNSEEN times as high, but no lower than chance by that."""
-    return torch.maximum(confidence / (confidence + UNSEEN * (1 - confidence)), torch.minimum(confidence, chance))
+    """-> probabilities whose odds of being wrong are UNSEEN times as high; of what is above chance, as much of that."""
+    above = ((confidence - chance) / (1 - chance)).clamp_min(0)
+    lower = chance + (1 - chance) * above / (above + UNSEEN * (1 - above))
+    return torch.where(confidence > chance, lower, confidence)
 
 
 def twins(sets: Tensor) -> list[Tensor]:

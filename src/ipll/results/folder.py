@@ -45,7 +45,7 @@ MANIFEST = "manifest.json"
 GUARDED = ("stream.npz", "config.toml")  # what the manifest vouches for
 LOCKED = ("result.json", "config.toml", MANIFEST, "metrics.jsonl", "gallery.npz", "stream.npz")
 OURS = (*LOCKED, "environment.json", "report.html", "checkpoint", "tensorboard", ".*")  # all that a run leaves
-LOGS = ("*.log", "*.txt", "*.out", "*.err")  # of whoever starts it: a shell has made them by then
+GIVEN = ("*.log", "*.txt", "*.out", "*.err", "*.toml", "*.py", "*.sh", "lost+found")  # of whoever starts it
 
 
 class RunFolder:
@@ -191,7 +191,7 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
         raise RunError(f"{path} already holds a finished run. Choose another --out, or replace it with --overwrite.")
     if (path / "config.toml").exists():
         raise RunError(f"{path} already holds a run. Continue it with: ipll resume {path}, or replace it: --overwrite.")
-    check_no_others(path, (*OURS, *LOGS))
+    check_no_others(path, (*OURS, *GIVEN))
 
 
 def read_result(path: Path) -> Mapping[str, Any]:

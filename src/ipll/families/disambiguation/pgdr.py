@@ -61,11 +61,12 @@ class MomentumLabels(Disambiguation):
     def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
         """-> z of Eq. 6 [b, capacity]."""
         scores = self.scores(out["weak"]).float()
+        if self.settings.soft:
+            scores = scores * float(self.settings.sharpness)
         if (votes := self.ctx.pool.votes) is not None:
             scores = scores + votes[batch.rows]
         if self.settings.soft:
-            within = scores.masked_fill(~batch.candidates, -torch.inf)
-            return (within * float(self.settings.sharpness)).softmax(dim=1)
+            return scores.masked_fill(~batch.candidates, -torch.inf).softmax(dim=1)
         return F.one_hot(predict_within(scores, batch.candidates), scores.shape[1]).to(scores.dtype)
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
@@ -92,6 +93,11 @@ class PgdrSettings(MomentumSettings):
     miss_rate: float = setting(
         0.0, "m: expected share of samples whose true label is no candidate; 0: as in the paper", least=0, below=0.5
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = not self.miss_rate or self.sharpness == 1  # what is held out has a temperature of its own
+        check(plain, "disambiguation.sharpness", "be 1 where disambiguation.miss_rate is set", self.sharpness)
 
 
 @FAMILIES["disambiguation"].register("pgdr")
@@ -200,9 +206,10 @@ class Pgdr(MomentumLabels):
         return super().guess(out, batch)
 
     def set_weights(self, rows: slice) -> Tensor:
-        if isinstance(self.misses, HeldOutMisses):
-            return self.misses.prior[rows]
-        return super().set_weights(rows)
+        if not isinstance(self.misses, HeldOutMisses):
+            return super().set_weights(rows)
+        votes = self.ctx.pool.votes
+        return self.misses.prior[rows] * (1.0 if votes is None else votes[rows].exp())
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         if self.settings.adjust:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from ipll.errors import DataError
 from ipll.own.reading.images import Images
 from ipll.own.reading.problems import Problems
 
+WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
 REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-bad (skip_bad=True)."
 
 
@@ -130,32 +132,42 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
 
 
 def check_spelling(known: Iterable[str], arriving: Iterable[str], source: str) -> list[str]:
-    """Raises where a class that a model does not know is one that it knows, written otherwise: '1.0', or an accent in
-    another coding. -> warnings of those that may be: in another case, with other spaces."""
-    by_key, alike = {_written(name): name for name in known}, {_said(name): name for name in known}
+    """Raises where a class that a model does not know is one that it knows, written otherwise: '1.0' for '1', or an
+    accent in another coding. -> warnings of those that may be: another case, other spaces, the same number."""
+    known = list(known)
+    same, alike = {_written(name): name for name in known}, {_said(name): name for name in known}
+    equal = {number: name for name in known if (number := _number(name)) is not None}
     warnings = []
     for name in arriving:
-        if before := by_key.get(_written(name)):
+        if before := same.get(_written(name)):
             raise DataError(
                 f"{source}: the class {name!r} would be new, but the model knows {before!r}, which is the same. Write "
                 "it as before: an update cannot be undone."
             )
-        if before := alike.get(_said(name)):
-            warnings.append(
-                f"{source}: the class {name!r} is new, and differs only in case or spaces from {before!r}, which the "
-                "model knows. An update cannot be undone."
-            )
+        for how, before in (
+            ("differs only in case or spaces from", alike.get(_said(name))),
+            ("is the same number as", equal.get(_number(name))),
+        ):
+            if before:
+                warnings.append(
+                    f"{source}: the class {name!r} is new, and {how} {before!r}, which the model knows. "
+                    "An update cannot be undone."
+                )
     return warnings
 
 
-def _written(name: str) -> str | float:
-    """-> what a name says, whatever its characters are coded as; a number's value."""
-    text = unicodedata.normalize("NFC", name)
+def _written(name: str) -> str:
+    """-> a name, however its characters are coded, and a whole number without the '.0' that a table may give it."""
+    return WHOLE.sub(r"\1", unicodedata.normalize("NFC", name))
+
+
+def _number(name: str) -> float | None:
+    """-> its value, if it is one; two may be codes of their own all the same: '1.1' and '1.10', '7' and '007'."""
     try:
-        value = float(text)
+        value = float(name)
     except ValueError:
-        return text
-    return value if math.isfinite(value) else text
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _said(name: str) -> str:

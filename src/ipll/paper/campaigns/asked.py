@@ -107,10 +107,11 @@ def to_show(asked: Asked, out: Path, verb: str) -> Asked | None:
     """-> the campaign that `ipll table` or `ipll figure` is to show: the one with just these options, else the one that
     the folder holds and that they fit. None where there are no such runs, but what we published may do; a RunError
     lists several, or what is there instead."""
-    if not asked.plainly and replace(asked, only=()).done(out)[0]:
-        return asked
     held = kept(out, asked.name)
     found = [one for one in held if one.fits(asked)]
+    just = next((replace(asked, seeds=asked.seeds or one.seeds) for one in found if asked.fits(one)), asked)
+    if not asked.plainly and replace(just, only=()).done(out)[0]:
+        return just
     if asked.plainly and not found:
         found = [Asked(asked.name)]  # folders of earlier versions keep none
     if len(found) > 1:
