@@ -136,7 +136,7 @@ def check_spelling(known: Iterable[str], arriving: Iterable[str], source: str) -
     accent in another coding. -> warnings of those that may be: another case, other spaces, the same number."""
     known = list(known)
     same, alike = {_written(name): name for name in known}, {_said(name): name for name in known}
-    equal = {number: name for name in known if (number := _number(name)) is not None}
+    equal = {_number(name): name for name in known}
     warnings = []
     for name in arriving:
         if before := same.get(_written(name)):
@@ -146,7 +146,7 @@ def check_spelling(known: Iterable[str], arriving: Iterable[str], source: str) -
             )
         for how, before in (
             ("differs only in case or spaces from", alike.get(_said(name))),
-            ("is the same number as", equal.get(_number(name))),
+            ("is the same number as", equal.get(_number(name), "")),
         ):
             if before:
                 warnings.append(
@@ -161,13 +161,13 @@ def _written(name: str) -> str:
     return WHOLE.sub(r"\1", unicodedata.normalize("NFC", name))
 
 
-def _number(name: str) -> float | None:
-    """-> its value, if it is one; two may be codes of their own all the same: '1.1' and '1.10', '7' and '007'."""
+def _number(name: str) -> float | str:
+    """-> its value; of no number itself. Two may be codes of their own all the same: '1.1' and '1.10', '7' and '007'."""
     try:
         value = float(name)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return name
+    return value if math.isfinite(value) else name
 
 
 def _said(name: str) -> str:
