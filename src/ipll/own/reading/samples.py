@@ -162,7 +162,7 @@ def _written(name: str) -> str:
 
 
 def _number(name: str) -> float | str:
-    """-> its value; of no number itself. Two may be codes of their own all the same: '1.1' and '1.10', '7' and '007'."""
+    """-> its value, if it is a number. Two may be codes of their own all the same: '1.1' and '1.10', '7' and '007'."""
     try:
         value = float(name)
     except ValueError:
