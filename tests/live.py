@@ -107,7 +107,7 @@ def bare_context(*, classes: int, dim: int, old: int, seen: int, gamma: float = 
     """-> a context with empty prototypes and no network, for parts that are given features outright."""
     ctx = Context(0, classes, torch.device("cpu"))
     ctx.network = cast(Network, SimpleNamespace(dim=dim))
-    ctx.pool = cast(Pool, SimpleNamespace(votes=None))
+    ctx.pool = cast(Pool, SimpleNamespace(odds=None))
     ctx.old, ctx.seen = old, seen
     ctx.old_mask[:old] = True
     ctx.new_mask[old:seen] = True

@@ -14,7 +14,7 @@ from ipll.component import uniform_over
 from ipll.data.sources import load_source
 from ipll.data.stream import Task
 from ipll.engine.state import part_of
-from ipll.families.disambiguation import by_shares
+from ipll.families.disambiguation import by_votes
 from ipll.families.disambiguation.terial import Terial
 from ipll.families.memory import quotas
 from ipll.families.retention.er_ace import ErAce
@@ -168,7 +168,7 @@ def test_shares_are_restricted_and_renormalised() -> None:
     sets = torch.tensor([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).bool()
     shares = torch.tensor([[0.6, 0.2, 0.2], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]])
     expected = torch.tensor([[0.75, 0.25, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
-    assert torch.allclose(by_shares(sets, shares), expected)
+    assert torch.allclose(by_votes(sets, shares), expected)
 
 
 @pytest.mark.parametrize("method", ["pgdr", "proden", "pico", "papi", "terial"])
@@ -178,7 +178,7 @@ def test_targets_start_as_the_shares(live: Live, method: str, learnt: int) -> No
     task = live.task(plain, learnt)
     weights = np.random.default_rng(0).random(task.candidates.shape, np.float32) * task.candidates
     plain._begin_task(task)
-    given._begin_task(replace(task, shares=weights))
+    given._begin_task(replace(task, votes=weights))
     n, seen = task.candidates.shape
     first = plain.ctx.pool.p[:n, :seen] > 0
     expected: Tensor = F.normalize(torch.from_numpy(weights) * first, p=1, dim=1)

@@ -322,7 +322,7 @@ def test_scrambled_labels_leave_training_bit_identical(method: str, digits: ipll
 
 
 def test_a_task_has_no_label() -> None:
-    names = "index ids samples candidates old seen known shares"  # shares are those of the votes: they are given
+    names = "index ids samples candidates old seen known votes"  # votes are given, not true
     names += " certain"  # ids of sets that people decided
     assert {field.name for field in fields(ipll.Task)} == set(names.split())
 

@@ -37,8 +37,8 @@ class Pool:
     held_out: Tensor  # [n] bool, rows not trained on
     judged_old: Tensor  # [incoming] bool, D_old of a method that separates
     certain: Tensor  # [n] bool, samples whose sets hold the true label: nobody looks for it outside
-    shares: Tensor | None = None  # [incoming, capacity] float, of the votes of the task's own samples
-    votes: Tensor | None = None  # [n, capacity] float, what these say of each candidate beyond that it is one
+    votes: Tensor | None = None  # [n, capacity] float, that each candidate has; the memory's samples have none
+    odds: Tensor | None = None  # [n, capacity] float, what these say of each candidate beyond that it is one
 
     @classmethod
     def of(cls, task: Task, memory: Kept, capacity: int, device: torch.device, residence: str = "auto") -> Pool:
@@ -47,18 +47,20 @@ class Pool:
         own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
         every = torch.cat([ids, memory.ids])
         certain = every[:0] if task.certain is None else torch.from_numpy(task.certain).to(device)
-        shares = None if task.shares is None else _widened(task.shares, capacity, device)
+        votes = None if task.votes is None else _widened(task.votes, capacity, device)
+        votes = None if votes is None else torch.cat([votes, votes.new_zeros(kept, capacity)])
+        sets = torch.cat([own, memory.candidates])
         return cls(
             ids=every,
             samples=place(task.samples, device, residence, memory.samples),
-            candidates=torch.cat([own, memory.candidates]),
+            candidates=sets,
             p=torch.cat([torch.zeros(len(ids), capacity, device=device), memory.p]),
             incoming=len(ids),
             held_out=torch.zeros(len(ids) + kept, dtype=torch.bool, device=device),
             judged_old=torch.zeros(len(ids), dtype=torch.bool, device=device),
             certain=torch.isin(every, certain),
-            shares=shares,
-            votes=None if shares is None else _odds(own, shares, kept),
+            votes=votes,
+            odds=None if votes is None else _odds(sets, votes),
         )
 
     def __len__(self) -> int:
@@ -69,12 +71,12 @@ class Pool:
         return {"p": self.p, "held_out": self.held_out, "judged_old": self.judged_old}
 
 
-def _odds(sets: Tensor, shares: Tensor, kept: int) -> Tensor:
-    """-> the log of each candidate's share of the votes over that of a random one [n + kept, capacity]; 0 of classes
-    outside a set, and of the memory's samples, whose votes are forgotten."""
-    odds = shares / shares.sum(dim=1, keepdim=True).clamp_min(LEAST) * sets.sum(dim=1, keepdim=True)
-    said = torch.where(sets & (shares > 0).any(dim=1, keepdim=True), odds.clamp_min(LEAST).log(), 0.0)
-    return torch.cat([said, said.new_zeros(kept, said.shape[1])])
+def _odds(sets: Tensor, votes: Tensor) -> Tensor:
+    """-> the log of each candidate's share of the votes over that of a random one [n, capacity]; 0 of classes outside a
+    set, and of samples without votes."""
+    total = votes.sum(dim=1, keepdim=True)
+    odds = votes / total.clamp_min(LEAST) * sets.sum(dim=1, keepdim=True)
+    return torch.where(sets & (total > 0), odds.clamp_min(LEAST).log(), 0.0)
 
 
 def _widened(columns: Mask | Floats, capacity: int, device: torch.device) -> Tensor:

@@ -258,7 +258,7 @@ def test_votes_are_evidence_for_good(live: Live, soft: bool) -> None:
     learner = live.learner("pgdr", learnt=1, disambiguation__soft=soft)
     task = live.task(learner, 1)
     counts = np.random.default_rng(0).integers(1, 9, task.candidates.shape) * task.candidates
-    learner._begin_task(dataclasses.replace(task, shares=(counts / counts.sum(1, keepdims=True)).astype(np.float32)))
+    learner._begin_task(dataclasses.replace(task, votes=counts.astype(np.float32)))
     part, pool = learner.ctx.parts[0], learner.ctx.pool
     assert isinstance(part, Pgdr)
     rows = torch.cat([torch.arange(40), torch.arange(len(pool) - 20, len(pool))])

@@ -123,6 +123,3 @@ def test_sharpness_is_for_soft_targets() -> None:
         ConfigError, match=r"disambiguation.sharpness must be 1 where disambiguation.soft is false, got 2"
     ):
         resolve("digits", "pgdr", overrides={"disambiguation.sharpness": 2.0})
-    soft = {"disambiguation.sharpness": 2.0, "disambiguation.soft": True, "disambiguation.miss_rate": 0.1}
-    with pytest.raises(ConfigError, match=r"be 1 where disambiguation.miss_rate is set, got 2"):
-        resolve("digits", "pgdr", overrides=soft)

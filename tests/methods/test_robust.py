@@ -37,7 +37,7 @@ def train(live: Live, learner: Learner, stop: Position | None = None, *, voted: 
     task = live.task(learner, 0)
     if voted:
         counts = np.random.default_rng(0).integers(1, 4, task.candidates.shape) * task.candidates
-        task = replace(task, shares=(counts / counts.sum(1, keepdims=True)).astype(np.float32))
+        task = replace(task, votes=counts.astype(np.float32))
     for position in learner.fit(task):
         if position == stop:
             tensors = {name: tensor.clone() for name, tensor in learner.tensors().items()}

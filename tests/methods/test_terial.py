@@ -34,7 +34,7 @@ def component(seed: int = 0, **settings: Any) -> Terial:
     terial.build(ctx)
     sets = random_sets(np.random.default_rng(seed), N, CLASSES) & born
     sets[:, 0] |= ~sets.any(dim=1)
-    ctx.pool = cast(Any, SimpleNamespace(candidates=sets, p=torch.zeros(N, CLASSES), incoming=N, shares=None))
+    ctx.pool = cast(Any, SimpleNamespace(candidates=sets, p=torch.zeros(N, CLASSES), incoming=N, votes=None))
     for ctx.old, ctx.seen in ((0, OLD), (OLD, SEEN)):
         ctx.arriving = list(range(ctx.old, ctx.seen))
         terial.begin_task()

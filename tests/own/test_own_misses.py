@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from ipll.families.disambiguation.robust import MOST, miss_shares, set_prior
+from ipll.families.disambiguation.robust import (
+    BEFOREHAND,
+    MOST,
+    TOGETHER,
+    confusion,
+    miss_shares,
+    said_by_votes,
+    set_prior,
+)
 from ipll.own import Model, from_arrays
 
 X, Y = load_digits(return_X_y=True)
@@ -45,6 +54,46 @@ def test_what_a_set_alone_says() -> None:
     prior = set_prior(sets, torch.tensor([0.0, 0.4, 0.1, 0.3, 0.0]), 3, certain)
     third = [1 / 3, 1 / 3, 1 / 3, 0]  # all that are seen: no miss
     assert torch.allclose(prior, torch.tensor([[0.6, 0.2, 0.2, 0], [0.45, 0.45, 0.1, 0], third, [0, 1, 0, 0]]))
+
+
+def test_what_votes_alone_say() -> None:
+    """How often the samples of each class get such votes, counted one by one; of four classes three are seen."""
+    rng = np.random.default_rng(0)
+    p, votes = rng.dirichlet([1, 1, 1], 20), rng.integers(0, 3, (20, 3)).astype(float)
+    votes[3] = 0  # a sample of the memory
+    often = np.array([[BEFOREHAND * (2 * (c == k) + 1 / 3) for k in range(3)] for c in range(3)])
+    for row in range(20):
+        for c in range(3):
+            for label in range(3):
+                often[c, label] += p[row, c] * votes[row, label]
+    often /= often.sum(1, keepdims=True)
+    wide = [torch.from_numpy(np.pad(one, ((0, 0), (0, 1)))) for one in (p, votes)]
+    told = confusion(*wide, seen=3)
+    np.testing.assert_allclose(told[:3, :3].exp(), often)
+    prior = said_by_votes(wide[1], told, 3)
+    for row in range(20):
+        products = [np.prod(often[c] ** (TOGETHER * votes[row])) for c in range(3)]
+        np.testing.assert_allclose(prior[row], [*(np.array(products) / sum(products)), 0])
+
+
+def test_people_who_take_one_class_for_another_are_seen_through() -> None:
+    """Three vote, and each calls nearly every other 5 a 4, besides mistakes by chance. By the votes most 5s are 4s, and
+    of some nobody says 5."""
+    rng, rows = np.random.default_rng(3), np.flatnonzero(Y < SEEN)[:ROWS]
+    truth, votes = Y[rows], np.zeros((ROWS, SEEN), np.float32)
+    for _ in range(3):
+        said = np.where(rng.random(ROWS) < 0.85, truth, rng.integers(0, SEEN, ROWS))
+        said = np.where((truth == 5) & (rng.random(ROWS) < 0.45), 4, said)
+        votes[np.arange(ROWS), said] += 1
+    samples = from_arrays(X[rows], votes > 0, [str(c) for c in range(SEEN)])
+    settings = {"train.epochs": 20, "model.width": 32, "train.threads": 1, "augment.drop": 0.0}
+    model = Model.fit(replace(samples, votes=votes), device="cpu", settings=settings)
+    label, named = np.array(model.records.labels(model.names)).astype(int), votes[:, 5] > 0
+    assert (votes.argmax(1) == truth)[truth == 5].mean() < 0.5
+    assert (label == truth)[truth == 5].mean() > 0.9
+    assert (label == truth)[(truth == 5) & ~named].mean() > 0.8
+    assert (label == truth)[truth == 4].mean() > 0.9
+    assert (label != truth)[model.records.confidence >= 0.95].mean() <= 0.05
 
 
 def ambiguous() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

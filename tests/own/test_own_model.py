@@ -160,7 +160,7 @@ def test_a_class_needs_enough_samples_to_be_known() -> None:
 def test_shares_of_votes_are_where_targets_start() -> None:
     votes = np.array([[3, 1, 0], [1, 2, 1], [0, 1, 4]] * 10, np.float32)
     samples = from_arrays(X[:30], votes > 0, ["a", "b", "c"])
-    samples = replace(samples, shares=votes / votes.sum(1, keepdims=True))
+    samples = replace(samples, votes=votes)
     still = QUICK | {"disambiguation.beta_start": 1.0, "disambiguation.beta_end": 1.0}  # targets never move
     alone = {"model.members": 1, "model.folds": 0}  # and nobody judges them
     model = Model.fit(samples, device="cpu", settings=still | alone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,16 @@ def test_one_stopped_after_the_last_epoch_still_knows_how_many_sets_have_missed(
     resumed = Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / "a", reporter=(rest := Stop()))
     assert rest.seen == []
     same(resumed, Model.fit(batch(0), device="cpu", settings=settings))
+
+
+def test_a_stopped_fit_by_votes_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    voted = replace(batch(0), votes=(batch(0).candidates * np.arange(1, 1 + len(batch(0).names))).astype(np.float32))
+    with pytest.raises(Interrupted):
+        Model.fit(voted, device="cpu", settings=QUICK, pending=tmp_path / "a", reporter=Stop(4))
+    same(
+        Model.fit(voted, device="cpu", settings=QUICK, pending=tmp_path / "a"),
+        Model.fit(voted, device="cpu", settings=QUICK),
+    )
 
 
 def test_what_teachers_say_of_all_members_at_once_weighs_as_many_times() -> None:

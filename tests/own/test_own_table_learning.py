@@ -262,7 +262,7 @@ def test_one_who_always_says_the_same_outvotes_nobody() -> None:
     votes[:, 0] += 1
     samples = from_arrays(x, [np.flatnonzero(row).tolist() for row in votes])
     order = [int(name) for name in samples.names]
-    samples = replace(samples, shares=votes[:, order] / votes.sum(1, keepdims=True))
+    samples = replace(samples, votes=votes[:, order])
     model = Model.fit(samples, device="cpu", settings=QUICK | {"train.epochs": 40})
     settled = np.array([int(model.names[k]) for k in model.records.label])
     assert (settled == y).mean() > 0.85

@@ -55,7 +55,7 @@ def test_csv_with_features(write: Write) -> None:
     assert samples.split == ["train", "test"]
     assert samples.rows.tolist() == [2, 3]
     assert samples.images is None
-    assert samples.shares is None
+    assert samples.votes is None
     assert samples.labels.tolist() == [0, -1]
     assert samples.label_names == ["robin", "jay"]
     assert samples.foreign_labels == {"jay": 1}

@@ -1,4 +1,4 @@
-"""Raw votes: candidate sets and shares."""
+"""Raw votes: candidate sets, and who is to be believed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ipll.errors import ConfigError
 from ipll.own import read_votes
+from ipll.own.reading.votes import FEW, KNOWN, ROUNDS, SUREST, reliability
 
 Write = Callable[..., Path]
 Refused = Callable[..., str]
@@ -28,23 +29,33 @@ s2,ben,crow
 SAMPLES = "id,features.x,label\ns2,2,crow\ns1,1,robin\n"
 
 
-def test_votes_become_candidates_and_shares(write: Write) -> None:
+@pytest.fixture
+def equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every vote counts one."""
+    monkeypatch.setattr(
+        "ipll.own.reading.votes.reliability", lambda sample, annotator, label: np.ones(annotator.max() + 1)
+    )
+
+
+@pytest.mark.usefixtures("equal")
+def test_votes_become_candidates(write: Write) -> None:
     samples = read_votes(write("votes.csv", VOTES), samples=write("samples.csv", SAMPLES))
     assert samples.ids == ["s2", "s1"]
     assert samples.names == ("robin", "sparrow", "crow")
     assert samples.candidates.tolist() == [[False, True, True], [True, True, False]]
-    assert samples.shares is not None
-    assert samples.shares.dtype == np.float32
-    np.testing.assert_allclose(samples.shares, [[0, 1 / 3, 2 / 3], [2 / 3, 1 / 3, 0]], rtol=1e-6)
+    assert samples.votes is not None
+    assert samples.votes.dtype == np.float32
+    assert samples.votes.tolist() == [[0, 1, 2], [2, 1, 0]]
     assert samples.labels.tolist() == [2, 0]
 
 
+@pytest.mark.usefixtures("equal")
 def test_min_votes(write: Write, refused: Refused) -> None:
     votes, table = write("votes.csv", VOTES), write("samples.csv", SAMPLES)
     samples = read_votes(votes, samples=table, min_votes=2)
     assert samples.names == ("robin", "crow")
-    assert samples.shares is not None
-    assert samples.shares.tolist() == [[0, 1], [1, 0]]
+    assert samples.votes is not None
+    assert samples.votes.tolist() == [[0, 2], [2, 0]]
     message = refused(read_votes, votes, samples=table, min_votes=3)
     assert "row 2: sample 's2' has no label with 3 votes" in message
     assert "--min-votes" in message
@@ -52,6 +63,7 @@ def test_min_votes(write: Write, refused: Refused) -> None:
         read_votes(votes, samples=table, min_votes=0)
 
 
+@pytest.mark.usefixtures("equal")
 def test_votes_about_images(write: Write, photos: Path, refused: Refused) -> None:
     votes = write("votes.csv", "sample,annotator,label\nphotos/1.png,1,a\nphotos/0.png,1,b\nphotos/1.png,2,b\n")
     samples = read_votes(votes)
@@ -64,8 +76,8 @@ def test_votes_about_images(write: Write, photos: Path, refused: Refused) -> Non
     samples = read_votes(votes, skip_bad=True)
     assert samples.ids == ["photos/1.png"]
     assert samples.skipped[0][0] == 3
-    assert samples.shares is not None
-    assert samples.shares.tolist() == [[0.5, 0.5]]
+    assert samples.votes is not None
+    assert samples.votes.tolist() == [[1, 1]]
 
 
 def test_votes_for_a_skipped_image_of_a_table(write: Write, photos: Path) -> None:
@@ -97,15 +109,62 @@ def test_faults(write: Write, refused: Refused, votes: str, table: str, said: li
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from("abcd")), min_size=1, max_size=40))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_shares_against_counting(write: Write, votes: list[tuple[int, int, str]]) -> None:
+def test_weights_are_those_of_who_voted(write: Write, votes: list[tuple[int, int, str]]) -> None:
     text = "sample,annotator,label\n" + "".join(f"{s},{a},{label}\n" for s, a, label in votes)
     names = sorted({s for s, _, _ in votes})
     table = write("samples.csv", "id,features.x\n" + "".join(f"{s},1\n" for s in names))
     samples = read_votes(write("votes.csv", text), samples=table, allow_one_class=True)
-    assert samples.shares is not None
-    np.testing.assert_allclose(samples.shares.sum(1), 1, rtol=1e-6)
+    once = sorted(set(votes))
+    known = naive_reliability(once)
+    assert samples.votes is not None
     for row, s in enumerate(names):
-        given_to = [label for one, _, label in set(votes) if one == s]
-        expected = [given_to.count(name) / len(given_to) for name in samples.names]
-        np.testing.assert_allclose(samples.shares[row], expected, rtol=1e-6)
-    np.testing.assert_array_equal(samples.shares > 0, samples.candidates)
+        expected = [sum(known[a] for one, a, label in once if (one, label) == (s, name)) for name in samples.names]
+        np.testing.assert_allclose(samples.votes[row], expected, rtol=1e-5)
+    np.testing.assert_array_equal(samples.votes > 0, samples.candidates)
+
+
+def naive_reliability(votes: list[tuple[int, int, str]]) -> dict[int, float]:
+    """One vote after another, as it is defined."""
+    given_to: dict[int, dict[str, float]] = {}
+    for s, _, label in votes:
+        given_to.setdefault(s, {}).setdefault(label, 0.0)
+        given_to[s][label] += 1
+    true = {s: {label: n / sum(of.values()) for label, n in of.items()} for s, of in given_to.items()}
+    common = {label: sum(one == label for _, _, one in votes) / len(votes) for _, _, label in votes}
+    known = {a: KNOWN for _, a, _ in votes}
+    for _ in range(ROUNDS):
+        knows = [true[s][label] * known[a] / (known[a] + (1 - known[a]) * common[label]) for s, a, label in votes]
+        mean = sum(knows) / len(knows)
+        for annotator in known:
+            own = [k for k, (_, a, _) in zip(knows, votes, strict=True) if a == annotator]
+            known[annotator] = min(max((sum(own) + FEW * mean) / (len(own) + FEW), 1 - SUREST), SUREST)
+        for s, of in true.items():
+            odds = {
+                c: np.prod(
+                    [1 + known[a] / ((1 - known[a]) * common[c]) for one, a, said in votes if (one, said) == (s, c)]
+                )
+                for c in of
+            }
+            true[s] = {c: float(odds[c] / sum(odds.values())) for c in odds}
+    return known
+
+
+def test_who_guesses_is_told_from_who_knows() -> None:
+    """Three are mostly right, one always says the same, one says anything; of one there are two votes only."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 5, 300)
+    people = [np.where(rng.random(300) < right, truth, rng.integers(0, 5, 300)) for right in (0.9, 0.8, 0.7, 0.0)]
+    said = np.stack([*people, np.zeros(300, np.int64)], 1)
+    sample, annotator = np.divmod(np.arange(1500), 5)
+    sample, annotator = np.append(sample, [0, 1]), np.append(annotator, [5, 5])
+    known = reliability(sample, annotator, np.append(said.ravel(), (truth[:2] + 1) % 5))
+    np.testing.assert_allclose(known[:3], [0.9, 0.8, 0.7], atol=0.06)
+    assert (known[3:5] < 0.1).all()
+    assert 0.25 < known[5] < 0.5  # wrong twice: not enough to tell
+    order = rng.permutation(len(sample))
+    again = reliability(sample[order], annotator[order], np.append(said.ravel(), (truth[:2] + 1) % 5)[order])
+    np.testing.assert_allclose(again, known)
+
+
+def test_who_is_alone_is_believed() -> None:
+    assert (reliability(np.arange(50), np.zeros(50, np.int64), np.arange(50) % 3) > 0.9).all()

@@ -70,7 +70,7 @@ class Task:
     old: int  # how many classes count as old
     seen: int  # classes seen by now; those that are not old are new
     known: Mask | None = None  # [seen], which classes count as old; None: the first `old`
-    shares: Floats | None = None  # [n, seen], weights with which soft targets start; None: all candidates the same
+    votes: Floats | None = None  # [n, seen], that each candidate has; None: all candidates are the same
     certain: Ints | None = None  # ids, of the memory's samples too, whose sets hold the true label: not to be doubted
 
     def known_classes(self) -> Mask:

@@ -51,7 +51,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     temperature = set_temperature(scores(rows)[some][:, open_].double(), sets[rows][some][:, open_])
     beforehand = part_of(ctx.parts, Disambiguation)
     assert beforehand is not None
-    alike, confidence = twins(sets) if ctx.pool.shares is None else [], []
+    alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
     for here in blocks:
         ctx.check_stop()
         posterior = (scores(here).double() / temperature + beforehand.set_weights(here).log()).softmax(dim=1)

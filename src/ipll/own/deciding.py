@@ -41,21 +41,21 @@ def settle(
 def decided_samples(samples: Samples, sets: Mapping[int, list[str]]) -> Samples:
     """-> the samples with the sets that were decided, by position; those that are of no class stay as they are."""
     candidates = samples.candidates.copy()
-    shares = None if samples.shares is None else samples.shares.copy()
+    votes = None if samples.votes is None else samples.votes.copy()
     column = {name: c for c, name in enumerate(samples.names)}
     new = [name for name in dict.fromkeys(n for names in sets.values() for n in names) if name not in column]
     column |= {name: len(samples.names) + k for k, name in enumerate(new)}
     candidates = np.pad(candidates, ((0, 0), (0, len(new))))
-    shares = None if shares is None else np.pad(shares, ((0, 0), (0, len(new))))
+    votes = None if votes is None else np.pad(votes, ((0, 0), (0, len(new))))
     for row, names in sets.items():
         if names:
             chosen = [column[name] for name in names]
             candidates[row] = False
             candidates[row, chosen] = True
-            if shares is not None:
-                shares[row] = 0
-                shares[row, chosen] = 1 / len(chosen)
-    return replace(samples, names=(*samples.names, *new), candidates=candidates, shares=shares)
+            if votes is not None:
+                votes[row] = 0
+                votes[row, chosen] = 1
+    return replace(samples, names=(*samples.names, *new), candidates=candidates, votes=votes)
 
 
 def impose(

@@ -252,7 +252,7 @@ class Model:
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
         certain = np.array([row for row, classes in sets.items() if classes], np.int64) if sets else None
         learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
-        shares = None if samples.shares is None else samples.shares[learnt]
+        votes = None if samples.votes is None else samples.votes[learnt]
         task = Task(
             index=self.updates,
             ids=len(self.records) + learnt,
@@ -261,7 +261,7 @@ class Model:
             old=int(old.sum()),
             seen=len(names),
             known=old,
-            shares=None if shares is None else spread(shares, samples.names, names),
+            votes=None if votes is None else spread(votes, samples.names, names),
             certain=certain,
         )
         if anew:
@@ -289,7 +289,7 @@ class Model:
             updates=number,
             temperature=outcome.temperature,
             far=outcome.far,
-            voted=self.voted or samples.shares is not None,
+            voted=self.voted or samples.votes is not None,
             skipped=tuple(samples.skipped),
         )
 

@@ -51,7 +51,7 @@ def key_of(config: Config, tensors: Mapping[str, Tensor], task: Task, records: R
     own = records.ids[len(records) - len(task.ids) :]
     digest = hashlib.sha256(json.dumps([config.to_table(), len(records), own, task.seen], sort_keys=True).encode())
     state: list[Any] = [tensors[name].numpy() for name in sorted(tensors)]
-    given = [task.samples[:], task.candidates, task.known, task.shares, task.certain]
+    given = [task.samples[:], task.candidates, task.known, task.votes, task.certain]
     for array in (*state, *(one for one in given if one is not None)):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -14,12 +14,13 @@ MEMBERS = ("proden", "pico", "papi", "terial", "pgdr")
 
 
 class Disambiguation(Component):
-    """Base: targets start uniform over S_i, or by the shares that came with the samples, and are learnt from by
+    """Base: targets start uniform over S_i, or by the votes that came with the samples, and are learnt from by
     cross-entropy on the weak view (Eq. 1)."""
 
     def begin_task(self) -> None:
         pool, sets = self.ctx.pool, self.first_sets()
-        pool.p[: pool.incoming] = uniform_over(sets) if pool.shares is None else by_shares(sets, pool.shares)
+        own = slice(pool.incoming)
+        pool.p[own] = uniform_over(sets) if pool.votes is None else by_votes(sets, pool.votes[own])
 
     def first_sets(self) -> Tensor:
         """-> the sets [incoming, capacity] over which the targets of the task's own samples start out."""
@@ -27,12 +28,8 @@ class Disambiguation(Component):
 
     def set_weights(self, rows: slice) -> Tensor:
         """-> how probable each class is by the sets and votes of these samples of the pool alone [n, capacity]."""
-        pool, sets = self.ctx.pool, self.ctx.pool.candidates[rows]
-        weights = uniform_over(sets)
-        if pool.shares is not None:
-            shares = pool.shares[rows]  # of incoming ones, which come first
-            weights[: len(shares)] = by_shares(sets[: len(shares)], shares)
-        return weights
+        sets, votes = self.ctx.pool.candidates[rows], self.ctx.pool.votes
+        return uniform_over(sets) if votes is None else by_votes(sets, votes[rows])
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -41,9 +38,9 @@ class Disambiguation(Component):
         return {"ce": soft_cross_entropy(out["weak"].shaped, targets)}
 
 
-def by_shares(sets: Tensor, shares: Tensor) -> Tensor:
-    """Shares [n, classes] restricted to sets and renormalised; uniform over a set in which nothing has a share."""
-    weights = shares * sets
+def by_votes(sets: Tensor, votes: Tensor) -> Tensor:
+    """-> the share of each candidate in the votes [n, classes] of its set; uniform over a set in which none has any."""
+    weights = votes * sets
     total = weights.sum(dim=1, keepdim=True)
     return torch.where(total > 0, weights / total, uniform_over(sets))
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ipll.component import FAMILIES, Batch, Context, predict_within, uniform_over
 from ipll.families.disambiguation import Disambiguation
-from ipll.families.disambiguation.robust import HeldOutMisses, Misses, misses_of
+from ipll.families.disambiguation.robust import HeldOut, Misses, misses_of
 from ipll.networks.network import Output
 from ipll.settings import Section, check, setting
 
@@ -63,8 +63,8 @@ class MomentumLabels(Disambiguation):
         scores = self.scores(out["weak"]).float()
         if self.settings.soft:
             scores = scores * float(self.settings.sharpness)
-        if (votes := self.ctx.pool.votes) is not None:
-            scores = scores + votes[batch.rows]
+        if (odds := self.ctx.pool.odds) is not None:
+            scores = scores + odds[batch.rows]
         if self.settings.soft:
             return scores.masked_fill(~batch.candidates, -torch.inf).softmax(dim=1)
         return F.one_hot(predict_within(scores, batch.candidates), scores.shape[1]).to(scores.dtype)
@@ -93,11 +93,6 @@ class PgdrSettings(MomentumSettings):
     miss_rate: float = setting(
         0.0, "m: expected share of samples whose true label is no candidate; 0: as in the paper", least=0, below=0.5
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        plain = not self.miss_rate or self.sharpness == 1  # what is held out has a temperature of its own
-        check(plain, "disambiguation.sharpness", "be 1 where disambiguation.miss_rate is set", self.sharpness)
 
 
 @FAMILIES["disambiguation"].register("pgdr")
@@ -134,30 +129,34 @@ class Pgdr(MomentumLabels):
     def begin_task(self) -> None:
         super().begin_task()
         self._take_prior(self.ctx.pool.p)
-        if self.misses:
-            self.misses.begin_task()
+        if looking := self._looking():
+            looking.begin_task()
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        if isinstance(self.misses, HeldOutMisses):
-            self.misses.begin_epoch()
+        if held_out := self._held_out():
+            held_out.begin_epoch()
         elif misses := self._watching():
             misses.widen()
 
     def end_epoch(self) -> None:
-        if isinstance(self.misses, HeldOutMisses):
-            self.misses.end_epoch()
-        elif misses := self._watching():
-            misses.end_epoch()
+        if watching := self._held_out() or self._watching():
+            watching.end_epoch()
         self._take_prior(self.ctx.phase.p)
 
     def end_task(self) -> None:
-        if self.misses:
-            self.misses.end_task()
+        if looking := self._looking():
+            looking.end_task()
 
     def after(self, out: Mapping[str, Output], batch: Batch) -> None:
         if misses := self._watching():
             misses.look(batch.rows, self.scores(out["weak"]))
+
+    def _looking(self) -> Misses | HeldOut | None:
+        return self.misses if isinstance(self.misses, Misses) else self._held_out()
+
+    def _held_out(self) -> HeldOut | None:
+        return self.misses if isinstance(self.misses, HeldOut) and self.misses.wanted else None
 
     def _watching(self) -> Misses | None:
         """Sets grow by the network that is being learnt, not by one that a part trains beside it."""
@@ -199,17 +198,15 @@ class Pgdr(MomentumLabels):
         return favour + self.lift if self.settings.prior else favour
 
     def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
-        if isinstance(self.misses, HeldOutMisses):
-            votes = self.ctx.pool.votes
-            favour = self._favour() + (0.0 if votes is None else votes[batch.rows])
-            return self.misses.posterior(out["weak"], batch.rows, batch.candidates, favour)
+        if held_out := self._held_out():
+            sharpness = float(self.settings.sharpness)
+            return held_out.posterior(out["weak"], batch.rows, batch.candidates, self._favour(), sharpness)
         return super().guess(out, batch)
 
     def set_weights(self, rows: slice) -> Tensor:
-        if not isinstance(self.misses, HeldOutMisses):
-            return super().set_weights(rows)
-        votes = self.ctx.pool.votes
-        return self.misses.prior[rows] * (1.0 if votes is None else votes[rows].exp())
+        if held_out := self._held_out():
+            return held_out.prior[rows]
+        return super().set_weights(rows)
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         if self.settings.adjust:

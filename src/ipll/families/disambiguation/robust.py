@@ -1,7 +1,7 @@
 """When the true label is not among the candidates: weight outside the sets where the evidence is strong (ours).
 
-`Misses` goes by what the network says of samples that it learns from, `HeldOutMisses` by members that do not. Neither
-doubts a set that is certain (`Pool.certain`): one that a person decided."""
+`Misses` goes by what the network says of samples that it learns from, `HeldOut` by members that do not, and by votes,
+where samples came with any. Neither doubts a set that is certain (`Pool.certain`): one that a person decided."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ ENOUGH = 2_000  # samples that they are compared on
 MOST = 0.9  # share of the sets of one size that may have missed
 KEPT = 0.7  # of the running mean of predictions, at each new one: about the last three epochs count
 WARM_UP = 0.25  # share of a task's epochs before any set grows
+BEFOREHAND = 2.0  # times three votes for each class, of which two are right
+TOGETHER = 0.5  # weight of a vote: people err together, where a sample is hard
 
 
 class Misses(nn.Module):
@@ -70,19 +72,24 @@ class Misses(nn.Module):
         self.evidence, self.found = self.evidence[:0].clone(), self.found[:0].clone()
 
 
-class HeldOutMisses(nn.Module):
+class HeldOut(nn.Module):
     """With cross-fitting, what members say of samples that they never learn from is no echo of the targets. So no set
     need grow while a task is learnt: z of Eq. 6 is the posterior over all classes, of soft labels, by the evidence of
     those members and by what the set alone says of each class (`set_prior`). Wrong sets lose their weight, too.
 
     How probable a miss is depends on the size of a set (`miss_shares`): where sets have two names or more, most sets of
     one name may be what is left of two. At the end of a task a label that has more than half the weight joins its set.
+
+    Where samples came with votes, these say it instead (`said_by_votes`): people take some classes for others, and how
+    often they do is told by the targets, epoch after epoch. So a class that nobody voted for may be the one.
     """
 
+    passing = ("said", "cold", "confusion")  # nothing of it outlives a task
     shares: Tensor  # [capacity + 1]: of the sets of each size, how many have missed the true label
     prior: Tensor  # [n, capacity], of the pool's samples by the sets with which they came; from the end of a task on
     said: Tensor  # [n, capacity], the last log-probabilities by members that do not learn from a sample
     cold: Tensor  # 0-d, the temperature at which these are taken
+    confusion: Tensor  # [capacity, capacity], log of how often a sample of each class gets a vote for each
 
     def __init__(self, ctx: Context, rate: float) -> None:
         super().__init__()
@@ -91,12 +98,19 @@ class HeldOutMisses(nn.Module):
         self.register_buffer("prior", torch.zeros(0, ctx.capacity, device=ctx.device), persistent=False)
         self.register_buffer("said", torch.zeros(0, ctx.capacity, device=ctx.device))
         self.register_buffer("cold", torch.ones((), device=ctx.device))
+        self.register_buffer("confusion", torch.zeros(ctx.capacity, ctx.capacity, device=ctx.device))
+
+    @property
+    def wanted(self) -> bool:
+        """Is there anything in this task that a set alone does not say?"""
+        return self.rate > 0 or self.ctx.pool.votes is not None
 
     def begin_task(self) -> None:
         self.begin_epoch()
         pool = self.ctx.pool
         self.said = torch.zeros_like(pool.p)
         self.cold.fill_(1.0)
+        self._take_confusion(pool.p)
         p, own = pool.p[: pool.incoming], pool.candidates[: pool.incoming]
         outside = self.set_prior(slice(pool.incoming), own) * ~own
         p.copy_(p * (1 - outside.sum(dim=1, keepdim=True)) + outside)
@@ -108,15 +122,28 @@ class HeldOutMisses(nn.Module):
 
     def set_prior(self, rows: Tensor | slice, candidates: Tensor) -> Tensor:
         """-> pi [n, capacity] of these rows of the pool, whose sets are candidates [n, capacity]."""
-        return set_prior(candidates, self.shares, self.ctx.seen, self.ctx.pool.certain[rows])
+        pool = self.ctx.pool
+        prior = set_prior(candidates, self.shares, self.ctx.seen, pool.certain[rows])
+        if pool.votes is None:
+            return prior
+        votes = pool.votes[rows]
+        voted = votes.any(dim=1) & ~pool.certain[rows]
+        return torch.where(voted[:, None], said_by_votes(votes, self.confusion, self.ctx.seen), prior)
 
-    def posterior(self, out: Output, rows: Tensor, candidates: Tensor, lift: Tensor | float) -> Tensor:
+    def _take_confusion(self, p: Tensor) -> None:
+        """For the coming epoch, by the targets p."""
+        if (votes := self.ctx.pool.votes) is not None:
+            self.confusion.copy_(confusion(p, votes, self.ctx.seen))
+
+    def posterior(
+        self, out: Output, rows: Tensor, candidates: Tensor, lift: Tensor | float = 0.0, sharpness: float = 1.0
+    ) -> Tensor:
         """-> z [b, capacity] for these rows of the pool."""
         members = part_of(self.ctx.parts, Members)
         assert members is not None
         said = members.held_out(out.features, self.ctx.pool.ids[rows])
         self.said[rows] = said
-        return (said / self.cold + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
+        return (said * (sharpness / self.cold) + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
 
     def end_epoch(self) -> None:
         """The temperature under which the sets are most likely, misses among them: members that learn soft targets say
@@ -128,6 +155,7 @@ class HeldOutMisses(nn.Module):
         scores = self.said[rows] / self.said.new_tensor(TEMPERATURES)[:, None, None]
         likelihood = (scores.log_softmax(dim=2) + prior.log()).logsumexp(dim=2).mean(dim=1)
         self.cold.copy_(self.said.new_tensor(TEMPERATURES)[likelihood.argmax()])
+        self._take_confusion(ctx.phase.p)
 
     def end_task(self) -> None:
         pool = self.ctx.pool
@@ -138,13 +166,32 @@ class HeldOutMisses(nn.Module):
         pool.p.mul_(pool.candidates).div_(pool.p.sum(dim=1, keepdim=True))
 
 
-def misses_of(ctx: Context, rate: float, *, soft: bool) -> Misses | HeldOutMisses | None:
-    """-> what looks for them, where they are expected: by held-out evidence where there is any, and labels are soft."""
-    if not rate:
-        return None
+def misses_of(ctx: Context, rate: float, *, soft: bool) -> Misses | HeldOut | None:
+    """-> what looks for them: by held-out evidence where there is any, and labels are soft; else where any are
+    expected."""
     members = part_of(ctx.parts, Members)
-    held_out = soft and members is not None and members.folds > 0
-    return HeldOutMisses(ctx, rate) if held_out else Misses(ctx, rate)
+    if soft and members is not None and members.folds > 0:
+        return HeldOut(ctx, rate)
+    return Misses(ctx, rate) if rate else None
+
+
+def confusion(p: Tensor, votes: Tensor, seen: int) -> Tensor:
+    """-> log of how often samples of each class get a vote for each [capacity, capacity], by soft targets p and votes
+    [n, capacity] each. Beforehand, two thirds of the votes are taken to be right, and a class to have had a few."""
+    counts, eye = p.T @ votes, torch.eye(len(p.T), device=p.device)
+    counts = counts + BEFOREHAND * (2 * eye + 1 / seen)
+    counts[:, seen:] = 0
+    return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+
+def said_by_votes(votes: Tensor, confusion: Tensor, seen: int) -> Tensor:
+    """-> how probable each seen class is by the votes alone [n, capacity].
+
+    Of class j it is the product of how often its samples get such votes, to the power TOGETHER. Unseen classes have no
+    votes, so their infinite logarithms are left out.
+    """
+    said = TOGETHER * votes[:, :seen] @ confusion[:seen, :seen].T
+    return torch.cat([said.softmax(dim=1), votes.new_zeros(len(votes), votes.shape[1] - seen)], dim=1)
 
 
 def miss_shares(candidates: Tensor, rate: float) -> Tensor:

@@ -32,7 +32,7 @@ class Samples:
     labels: npt.NDArray[np.int64]  # [n], index into names; -1 where there is none, or it is no one's candidate
     label_names: list[str]  # [n], the label as it was given, '' where there is none; only for evaluation
     split: list[str] | None = None
-    shares: npt.NDArray[np.float32] | None = None  # [n, names], shares of the votes over the candidates
+    votes: npt.NDArray[np.float32] | None = None  # [n, names], for each candidate, by the weight of who cast them
     features: npt.NDArray[np.float32] | None = None  # [n, d]
     feature_names: tuple[str, ...] = ()
     images: Images | None = None
@@ -74,7 +74,7 @@ class Samples:
             labels=position[self.labels[index]],
             label_names=[self.label_names[i] for i in chosen],
             split=None if self.split is None else [self.split[i] for i in chosen],
-            shares=None if self.shares is None else self.shares[index][:, kept],
+            votes=None if self.votes is None else self.votes[index][:, kept],
             features=None if self.features is None else self.features[index],
             images=None if self.images is None else self.images.take(index),
         )

@@ -20,6 +20,11 @@ from ipll.own.reading.tools import is_export, open_export
 from ipll.settings import check
 
 COLUMNS = ("sample", "annotator", "label")
+KNOWN = 0.7  # how often an annotator knows the label, to begin with
+FEW = 4.0  # votes for which an annotator is taken to be like all
+ROUNDS, SUREST = 50, 0.99
+
+Ints = npt.NDArray[np.int64]
 
 
 def read_votes(
@@ -31,7 +36,8 @@ def read_votes(
     image_size: int | None = None,
     allow_one_class: bool = False,
 ) -> Samples:
-    """-> samples whose candidates are all labels with at least `min_votes` votes, and the shares of these votes.
+    """-> samples whose candidates are all labels with at least `min_votes` votes, and these votes, each by how reliable
+    its annotator is.
 
     The file is a table, or an export of Label Studio, CVAT or COCO; a folder is all exports in it.
     `samples` is a table with `id` and an image or features; without it, `sample` is an image's path, from the votes'
@@ -46,23 +52,25 @@ def read_votes(
     problems = table.problems()
     found, broken = gather(table, problems, unlabelled=True)
     problems.stop()  # where two samples have the same id, their votes could not be told apart
-    counts = _vote_counts(votes, ballots, found)
-    counts[counts < min_votes] = 0
-    _check_empty(counts, found, ballots, min_votes, problems)
+    sample = _sample_of(votes, ballots, found)
+    shape = len(found), len(ballots.names)
+    candidates = _summed(sample, ballots, np.ones(len(sample)), shape) >= min_votes
+    _check_empty(candidates, found, ballots, min_votes, problems)
     problems.stop()
-    kept = np.flatnonzero(counts.any(0))
-    counts = counts[:, kept]
-    found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), counts > 0)
-    found = replace(found, shares=counts / counts.sum(1, keepdims=True))
-    return accept(found, broken, problems, skip_bad, image_size, allow_one_class)
+    kept = np.flatnonzero(candidates.any(0))
+    weight = reliability(ballots.sample, ballots.annotator, ballots.label)[ballots.annotator]
+    weighed = (_summed(sample, ballots, weight, shape) * candidates)[:, kept]
+    found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), candidates[:, kept])
+    return accept(replace(found, votes=weighed), broken, problems, skip_bad, image_size, allow_one_class)
 
 
 class Ballots(NamedTuple):
     """Votes as indices, [votes] each; the same annotator's same label for the same sample is there once."""
 
-    sample: npt.NDArray[np.int64]
-    label: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]  # in the votes' table
+    sample: Ints
+    annotator: Ints
+    label: Ints
+    row: Ints  # in the votes' table
     ids: tuple[str, ...]  # of the samples
     names: tuple[str, ...]  # of the labels
 
@@ -81,7 +89,7 @@ def _ballots(votes: Table) -> Ballots:
     sample, annotator, label = codes
     key = (sample * len(texts[1]) + annotator) * len(texts[2]) + label
     once = np.sort(np.unique(key, return_index=True)[1])
-    return Ballots(sample[once], label[once], votes.rows[once], texts[0], texts[2])
+    return Ballots(sample[once], annotator[once], label[once], votes.rows[once], texts[0], texts[2])
 
 
 def _images_table(votes: Table, ballots: Ballots) -> Table:
@@ -99,8 +107,32 @@ def _samples_table(path: Path) -> Table:
     return table
 
 
-def _vote_counts(votes: Table, ballots: Ballots, samples: Samples) -> npt.NDArray[np.float32]:
-    """-> how many votes each label has, [n, labels]; a DataError where a vote is for a sample that is not there."""
+def reliability(sample: Ints, annotator: Ints, label: Ints) -> npt.NDArray[np.float64]:
+    """-> how often each annotator knows the label [annotators], from 0 to 1, by the votes alone.
+
+    Whoever does not know says one at random, a common label more often. By who agrees with whom, the true label of each
+    sample, among those that it was given, and how often each annotator knows it are estimated in turn (EM). One with
+    few votes is taken to be about as good as all are.
+    """
+    labels, people = int(label.max()) + 1, int(annotator.max()) + 1
+    pairs, pair = np.unique(sample * labels + label, return_inverse=True)  # of a sample and a label: what is asked
+    owner = np.unique(pairs // labels, return_inverse=True)[1]
+    first = np.flatnonzero(np.diff(owner, prepend=-1))
+    common, cast = (np.bincount(label) / len(label))[label], np.bincount(annotator, minlength=people)
+    true = np.bincount(pair) / np.bincount(owner, np.bincount(pair))[owner]
+    r = np.full(people, KNOWN)
+    for _ in range(ROUNDS):
+        knows = true[pair] * r[annotator] / (r[annotator] + (1 - r[annotator]) * common)
+        r = (np.bincount(annotator, knows, people) + FEW * knows.mean()) / (cast + FEW)
+        r = r.clip(1 - SUREST, SUREST)
+        odds = np.bincount(pair, np.log1p(r[annotator] / ((1 - r[annotator]) * common)))
+        true = np.exp(odds - np.maximum.reduceat(odds, first)[owner])
+        true /= np.bincount(owner, true)[owner]
+    return r
+
+
+def _sample_of(votes: Table, ballots: Ballots, samples: Samples) -> Ints:
+    """-> the position of each vote's sample; a DataError where it is not there."""
     position = {name: index for index, name in enumerate(samples.ids)}
     sample = np.array([position.get(name, -1) for name in ballots.ids])[ballots.sample]
     problems = votes.problems()
@@ -108,17 +140,24 @@ def _vote_counts(votes: Table, ballots: Ballots, samples: Samples) -> npt.NDArra
         reason = f"sample '{ballots.ids[ballots.sample[index]]}' is not in {samples.source}"
         problems.add([ballots.row[index]], reason, "Add it there, or remove its votes.")
     problems.stop()
-    counts = np.zeros((len(samples), len(ballots.names)), np.float32)
-    np.add.at(counts, (sample, ballots.label), 1)
-    return counts
+    return sample
+
+
+def _summed(
+    sample: Ints, ballots: Ballots, weight: npt.NDArray[np.float64], shape: tuple[int, int]
+) -> npt.NDArray[np.float32]:
+    """-> the votes that each sample's labels have [n, labels], by their weights."""
+    found = np.zeros(shape, np.float32)
+    np.add.at(found, (sample, ballots.label), weight)
+    return found
 
 
 def _check_empty(
-    counts: npt.NDArray[np.float32], samples: Samples, ballots: Ballots, min_votes: int, problems: Problems
+    candidates: npt.NDArray[np.bool_], samples: Samples, ballots: Ballots, min_votes: int, problems: Problems
 ) -> None:
     """Notes the samples that have no label left, or never had one."""
     voted = set(ballots.ids)
-    for index in np.flatnonzero(~counts.any(1)).tolist():
+    for index in np.flatnonzero(~candidates.any(1)).tolist():
         name = samples.ids[index]
         fault = f"no label with {min_votes} votes" if name in voted else "no votes"
         remedy = "Lower --min-votes (min_votes), add votes, or remove the samples."
