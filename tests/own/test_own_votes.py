@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ipll.cli.own_output import annotator_lines
 from ipll.errors import ConfigError
 from ipll.own import read_votes
 from ipll.own.reading.votes import FEW, KNOWN, ROUNDS, SUREST, reliability
@@ -164,6 +166,26 @@ def test_who_guesses_is_told_from_who_knows() -> None:
     order = rng.permutation(len(sample))
     again = reliability(sample[order], annotator[order], np.append(said.ravel(), (truth[:2] + 1) % 5)[order])
     np.testing.assert_allclose(again, known)
+
+
+def test_how_reliable_people_seem_is_told(write: Write) -> None:
+    """Of three, all; of many, the least reliable who voted often."""
+    rows = [(s, a, "xyz"[(s + (a == 2) * (s // 3 % 3)) % 3]) for s in range(60) for a in range(3)]  # the third errs
+    table = write("samples.csv", "id,features.x\n" + "".join(f"{s},1\n" for s in range(60)))
+
+    def told(votes: list[tuple[int, int, str]]) -> str:
+        text = "sample,annotator,label\n" + "".join(f"{s},who{a},{label}\n" for s, a, label in votes)
+        samples = read_votes(write("votes.csv", text), samples=table)
+        (line,) = annotator_lines(samples.annotators)
+        return line
+
+    line = told(rows)
+    assert line.startswith("3 annotators seem to know the label of 7")
+    assert re.search(r"which weigh as much\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
+    many = told(rows + [(s, 3 + s, "x") for s in range(30)])
+    assert many.startswith("33 annotators seem")
+    assert re.search(r"The least reliable: who2 \d+ %, who[01] 9\d %, who[01] 9\d %\.$", many)
+    assert annotator_lines(()) == []
 
 
 def test_who_is_alone_is_believed() -> None:

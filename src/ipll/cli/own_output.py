@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from ipll.own.model import Model
     from ipll.own.prediction import Evaluation, Predictions
     from ipll.own.reading.given import Given
-    from ipll.own.reading.samples import Samples
+    from ipll.own.reading.samples import Annotator, Samples
 
 ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
+SHOWN_PEOPLE, MANY_VOTES = 5, 20  # annotators who are named, and the votes that each of them has cast
 BANDS = (
     ("sure (up to 5 % wrong)", 0.95),
     ("likely (5 to 20 %)", 0.8),
@@ -40,11 +41,25 @@ def read_lines(given: Given) -> list[str]:
         f"Read {train.source}: {len(train):,} {kind} to learn from, {len(train.names):,} classes, "
         f"{sizes.mean():.2f} candidates a sample ({(sizes == 1).sum():,} with one only)."
     ]
-    lines += skipped_lines(train.skipped, train.word)
+    lines += skipped_lines(train.skipped, train.word) + annotator_lines(train.annotators)
     if given.test is not None:
         lines.append(f"Not learnt from: {len(given.test):,} of the split 'test', kept for the evaluation below.")
     lines += [f"Not learnt from: {n:,} of the split '{name}', not used at all." for name, n in given.others.items()]
     return lines
+
+
+def annotator_lines(people: Sequence[Annotator]) -> list[str]:
+    """-> how reliable those seem who voted; of many, those whom it is worth to ask."""
+    if len(people) < 2:
+        return []
+    named = [one for one in people if one.votes >= MANY_VOTES][:SHOWN_PEOPLE] if len(people) > SHOWN_PEOPLE else people
+    told = ", ".join(f"{one.name} {100 * one.reliability:.0f} %" for one in named)
+    cast = sum(one.votes for one in people)
+    mean = sum(one.votes * one.reliability for one in people) / max(cast, 1)
+    line = (
+        f"{len(people):,} annotators seem to know the label of {100 * mean:.0f} % of their votes, which weigh as much."
+    )
+    return [line + (f" {'All' if named is people else 'The least reliable'}: {told}." if told else "")]
 
 
 def skipped_lines(skipped: Sequence[tuple[int, str]], word: str) -> list[str]:

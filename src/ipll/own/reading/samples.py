@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,12 @@ from ipll.own.reading.problems import Problems
 
 WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
 REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-bad (skip_bad=True)."
+
+
+class Annotator(NamedTuple):
+    name: str
+    votes: int
+    reliability: float  # how often the label seems to be known, from 0 to 1: the weight of a vote
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +40,7 @@ class Samples:
     label_names: list[str]  # [n], the label as it was given, '' where there is none; only for evaluation
     split: list[str] | None = None
     votes: npt.NDArray[np.float32] | None = None  # [n, names], for each candidate, by the weight of who cast them
+    annotators: tuple[Annotator, ...] = ()  # who cast the votes, the least reliable first
     features: npt.NDArray[np.float32] | None = None  # [n, d]
     feature_names: tuple[str, ...] = ()
     images: Images | None = None

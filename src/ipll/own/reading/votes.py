@@ -14,7 +14,7 @@ from ipll.errors import DataError
 from ipll.own.reading.columns import coded_column
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.read import TEXT, accept, gather
-from ipll.own.reading.samples import Samples, with_candidates
+from ipll.own.reading.samples import Annotator, Samples, with_candidates
 from ipll.own.reading.tables import Table, check_names, open_table
 from ipll.own.reading.tools import is_export, open_export
 from ipll.settings import check
@@ -58,10 +58,13 @@ def read_votes(
     _check_empty(candidates, found, ballots, min_votes, problems)
     problems.stop()
     kept = np.flatnonzero(candidates.any(0))
-    weight = reliability(ballots.sample, ballots.annotator, ballots.label)[ballots.annotator]
-    weighed = (_summed(sample, ballots, weight, shape) * candidates)[:, kept]
+    known = reliability(ballots.sample, ballots.annotator, ballots.label)
+    weighed = (_summed(sample, ballots, known[ballots.annotator], shape) * candidates)[:, kept]
+    cast = np.bincount(ballots.annotator)
+    people = tuple(Annotator(ballots.people[a], int(cast[a]), float(known[a])) for a in np.argsort(known).tolist())
     found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), candidates[:, kept])
-    return accept(replace(found, votes=weighed), broken, problems, skip_bad, image_size, allow_one_class)
+    found = replace(found, votes=weighed, annotators=people)
+    return accept(found, broken, problems, skip_bad, image_size, allow_one_class)
 
 
 class Ballots(NamedTuple):
@@ -72,6 +75,7 @@ class Ballots(NamedTuple):
     label: Ints
     row: Ints  # in the votes' table
     ids: tuple[str, ...]  # of the samples
+    people: tuple[str, ...]  # of the annotators
     names: tuple[str, ...]  # of the labels
 
 
@@ -89,7 +93,7 @@ def _ballots(votes: Table) -> Ballots:
     sample, annotator, label = codes
     key = (sample * len(texts[1]) + annotator) * len(texts[2]) + label
     once = np.sort(np.unique(key, return_index=True)[1])
-    return Ballots(sample[once], annotator[once], label[once], votes.rows[once], texts[0], texts[2])
+    return Ballots(sample[once], annotator[once], label[once], votes.rows[once], *texts)
 
 
 def _images_table(votes: Table, ballots: Ballots) -> Table:
