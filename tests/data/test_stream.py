@@ -99,7 +99,7 @@ def test_a_task_is_the_stream_seen_in_order_of_arrival(case: tuple[Source, Strea
 
 
 def test_a_task_has_no_field_for_the_truth() -> None:
-    given = {"index", "ids", "samples", "candidates", "old", "seen", "known", "shares", "certain"}
+    given = {"index", "ids", "samples", "candidates", "old", "seen", "known", "votes", "certain"}
     assert {field.name for field in fields(Task)} == given
 
 
