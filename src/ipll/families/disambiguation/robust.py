@@ -19,7 +19,7 @@ MOST = 0.9  # share of the sets of one size that may have missed
 KEPT = 0.7  # of the running mean of predictions, at each new one: about the last three epochs count
 WARM_UP = 0.25  # share of a task's epochs before any set grows
 BEFOREHAND = 2.0  # times three votes for each class, of which two are right
-TOGETHER = 0.5  # weight of a vote: people err together, where a sample is hard
+TOGETHER = 0.7  # weight of a vote: people err together, where a sample is hard
 
 
 class Misses(nn.Module):
@@ -146,16 +146,18 @@ class HeldOut(nn.Module):
         return (said * (sharpness / self.cold) + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
 
     def end_epoch(self) -> None:
-        """The temperature under which the sets are most likely, misses among them: members that learn soft targets say
-        less than they know."""
+        """What votes say by now; or without any the temperature under which the sets are most likely, misses among them:
+        members that learn soft targets say less than they know."""
         ctx = self.ctx
+        if ctx.pool.votes is not None:
+            self._take_confusion(ctx.phase.p)
+            return
         order = torch.randperm(len(self.said), generator=ctx.generator("misses", ctx.task), device=self.said.device)
         rows = order[:ENOUGH]
         prior = self.set_prior(rows, ctx.pool.candidates[rows])
         scores = self.said[rows] / self.said.new_tensor(TEMPERATURES)[:, None, None]
         likelihood = (scores.log_softmax(dim=2) + prior.log()).logsumexp(dim=2).mean(dim=1)
         self.cold.copy_(self.said.new_tensor(TEMPERATURES)[likelihood.argmax()])
-        self._take_confusion(ctx.phase.p)
 
     def end_task(self) -> None:
         pool = self.ctx.pool
