@@ -146,7 +146,7 @@ class HeldOut(nn.Module):
         return (said * (sharpness / self.cold) + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
 
     def end_epoch(self) -> None:
-        """What votes say by now; or without any the temperature under which the sets are most likely, misses among them:
+        """What votes say by now; without any, the temperature under which the sets are most likely, misses among them:
         members that learn soft targets say less than they know."""
         ctx = self.ctx
         if ctx.pool.votes is not None:
