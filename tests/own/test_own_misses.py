@@ -77,8 +77,8 @@ def test_what_votes_alone_say() -> None:
 
 
 def test_people_who_take_one_class_for_another_are_seen_through() -> None:
-    """Three vote, and each calls two 5s in five a 4, besides mistakes by chance. By the votes most 5s are something else,
-    and of some nobody says 5."""
+    """Three vote, and each calls two 5s in five a 4, besides mistakes by chance. By the votes most 5s are no 5s, and of
+    some nobody says it."""
     rng, rows = np.random.default_rng(3), np.flatnonzero(Y < SEEN)[:ROWS]
     truth, votes = Y[rows], np.zeros((ROWS, SEEN), np.float32)
     for _ in range(3):
