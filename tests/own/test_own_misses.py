@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from ipll.families.classifier.stacked import set_losses
 from ipll.families.disambiguation.robust import (
     BEFOREHAND,
     MOST,
@@ -134,3 +135,15 @@ def test_an_update_goes_on_with_what_was_found() -> None:
     later = model.update(from_arrays(X[rows], sets, list(model.names), [f"later {row}" for row in rows]), device="cpu")
     label = np.array(later.records.labels(later.names)).astype(int)
     assert (label[ROWS:] == Y[rows]).mean() > 0.95
+
+
+def test_how_much_a_class_is_in_a_set() -> None:
+    """Without votes and misses it is or is not, and what a temperature is fitted on are plain sets."""
+    scores = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double()
+    sets = torch.rand(50, 4, generator=torch.Generator().manual_seed(1)) < 0.5
+    sets[:, 0] |= ~sets.any(dim=1)
+    by_part = set_losses(scores, torch.where(sets, 1.0, 0.0).double())
+    inside = (scores.softmax(dim=1) * sets).sum(dim=1)
+    torch.testing.assert_close(by_part, -inside.log())
+    parts = torch.rand(50, 4, generator=torch.Generator().manual_seed(2)).double()
+    torch.testing.assert_close(set_losses(scores, parts), -(scores.softmax(dim=1) * parts).sum(dim=1).log())

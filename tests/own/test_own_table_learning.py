@@ -141,9 +141,9 @@ def test_labels_called_sure_are_right_and_the_unsure_are_told() -> None:
     assert sure.mean() > 0.5
     assert wrong[sure].mean() <= 0.05
     assert abs((1 - model.records.confidence).mean() - wrong.mean()) < 0.1
-    told = cautious(torch.tensor([1.0, 0.8, 0.5, 0.2, 0.0]), torch.full((5,), 0.5))  # of sets of two
+    told = cautious(torch.tensor([1.0, 0.8, 0.5, 0.2, 0.0]), torch.full((5,), 0.5), 2.0)  # of sets of two
     assert told.tolist() == pytest.approx([1, 5 / 7, 0.5, 0.2, 0])  # not below chance by caution alone
-    every = cautious(torch.linspace(0, 1, 101), torch.full((101,), 0.25))
+    every = cautious(torch.linspace(0, 1, 101), torch.full((101,), 0.25), 4.0)
     assert (every.diff() > 0).all()  # what is surer stays surer
 
 

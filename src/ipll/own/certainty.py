@@ -18,6 +18,7 @@ FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
 # Errors for each one that held-out sets show: networks err towards classes that were candidates together, as these
 # were learnt from, so that a wrong label lies within the set more often than the sets let expect.
 UNSEEN = 2.0
+VOTED = 4.0  # and where people voted: they err together, and the networks with them
 ENOUGH = 10_000  # samples that a temperature is fitted on
 BLOCK = 2**16  # samples whose probabilities are held at a time
 
@@ -32,9 +33,9 @@ class Certainty(NamedTuple):
 def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     """-> for the pool's samples, which settled on `labels` [n]; None without cross-fitting.
 
-    The temperature is that under which their candidate sets are most likely. A label's probability is its share within
-    the set, weighted by votes, or of all classes where sets are expected to miss the true one. Without votes, classes
-    that are candidates of the very same samples cannot be told apart by any of them, and share alike.
+    The temperature is that under which their candidate sets, or votes, are most likely. A label's probability is its
+    share within the set, or of all classes where votes, or sets that may miss the true one, say how probable each is.
+    Without votes, classes that are candidates of the very same samples cannot be told apart by any, and share alike.
     """
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:
@@ -47,10 +48,11 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     blocks = [slice(start, start + BLOCK) for start in range(0, len(sets), BLOCK)]
     rows = torch.randperm(len(sets), generator=ctx.generator("certainty", ctx.task), device=ctx.device)[:ENOUGH]
     open_ = torch.stack([scores(here).isfinite().all(dim=0) for here in blocks]).all(dim=0)
-    some = sets[rows][:, open_].any(dim=1)
-    temperature = set_temperature(scores(rows)[some][:, open_].double(), sets[rows][some][:, open_])
     beforehand = part_of(ctx.parts, Disambiguation)
     assert beforehand is not None
+    within = beforehand.memberships()[rows][:, open_].double()
+    some = within.any(dim=1)
+    temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
     for here in blocks:
         ctx.check_stop()
@@ -60,16 +62,17 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
         size = sets[here].sum(dim=1)
         chance = torch.where(size > 1, 1 / size, 0.0)  # a label alone may be a miss
-        confidence.append(cautious(posterior.gather(1, labels[here, None])[:, 0], chance).float())
+        found = posterior.gather(1, labels[here, None])[:, 0]
+        confidence.append(cautious(found, chance, UNSEEN if ctx.pool.votes is None else VOTED).float())
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 
-def cautious(confidence: Tensor, chance: Tensor) -> Tensor:
-    """-> probabilities whose odds of being wrong are UNSEEN times as high; of what is above chance, as much of that."""
+def cautious(confidence: Tensor, chance: Tensor, unseen: float) -> Tensor:
+    """-> probabilities whose odds of being wrong are `unseen` times as high; of what is above chance, as much of it."""
     above = ((confidence - chance) / (1 - chance)).clamp_min(0)
-    lower = chance + (1 - chance) * above / (above + UNSEEN * (1 - above))
+    lower = chance + (1 - chance) * above / (above + unseen * (1 - above))
     return torch.where(confidence > chance, lower, confidence)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from ipll.component import FAMILIES, Context
 from ipll.engine.state import part_of
 from ipll.families.classifier import Classifier, best_temperature
+from ipll.families.disambiguation import Disambiguation
 from ipll.families.side_by_side import Evidence, Members, evidence
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of prototypes, that are tried
@@ -42,7 +43,9 @@ class Stacked(Classifier):
         rows = torch.randperm(len(ctx.pool), generator=ctx.generator("stacking", ctx.task), device=ctx.device)[:ENOUGH]
         born = ctx.network.head.born
         linear, near = (part[rows][:, born].double() for part in seen)
-        sets = ctx.pool.candidates[rows][:, born]
+        beforehand = part_of(ctx.parts, Disambiguation)
+        assert beforehand is not None
+        sets = beforehand.memberships()[rows][:, born].double()
         cold = [set_temperature(part, sets) for part in (linear, near)]
         tried = []
         for share in SHARES:
@@ -75,20 +78,21 @@ class Stacked(Classifier):
 
 
 def set_losses(scores: Tensor, sets: Tensor) -> Tensor:
-    """-> -log of the probability that softmax(scores) [n, classes] gives each sample's set [n, classes] -> [n]."""
-    inside = scores.masked_fill(~sets, -torch.inf).logsumexp(dim=1)
-    return scores.logsumexp(dim=1) - inside
+    """-> -log of the probability that softmax(scores) [n, classes] gives each sample's set [n, classes] -> [n]. A class
+    may be in a set by a part, from 0 to 1."""
+    return scores.logsumexp(dim=1) - (scores + sets.log()).logsumexp(dim=1)
 
 
 def set_temperature(scores: Tensor, sets: Tensor) -> float:
     """-> T under which the sets are most likely. As in Platt's scaling, one more sample is
     counted that could be of any class, so that T stays finite where all are right."""
-    rows = ~sets.all(dim=1)  # others say nothing
+    sets = sets.to(scores.dtype)
+    rows = (sets < 1).any(dim=1)  # others say nothing
     scores, sets = scores[rows], sets[rows]
     spread = float((scores.amax(dim=1) - scores.mean(dim=1)).mean()) if len(scores) else 0.0
     if not spread > 0:
         return 1.0
-    smooth, size = 1 / (len(scores) + 1), sets.double().mean(dim=1)
+    smooth, size = 1 / (len(scores) + 1), sets.mean(dim=1)
 
     def loss(log_t: float) -> float:
         inside = -set_losses(scores / math.exp(log_t), sets)

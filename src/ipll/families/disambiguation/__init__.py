@@ -31,6 +31,12 @@ class Disambiguation(Component):
         sets, votes = self.ctx.pool.candidates[rows], self.ctx.pool.votes
         return uniform_over(sets) if votes is None else by_votes(sets, votes[rows])
 
+    def memberships(self) -> Tensor:
+        """-> the same of the whole pool, as a part of the most probable class's: 1 of candidates, where there are no
+        votes and no misses."""
+        weights = self.set_weights(slice(None))
+        return weights / weights.amax(dim=1, keepdim=True)
+
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
