@@ -180,8 +180,8 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
         return line
 
     line = told(rows)
-    assert line.startswith("3 annotators seem to know the label of 7")
-    assert re.search(r"which weigh as much\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
+    assert line.startswith("3 annotators seem to know the label in 7")
+    assert re.search(r"who does less weighs less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
     many = told(rows + [(s, 3 + s, "x") for s in range(30)])
     assert many.startswith("33 annotators seem")
     assert re.search(r"The least reliable: who2 \d+ %, who[01] 9\d %, who[01] 9\d %\.$", many)

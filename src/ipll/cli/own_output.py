@@ -56,10 +56,9 @@ def annotator_lines(people: Sequence[Annotator]) -> list[str]:
     told = ", ".join(f"{one.name} {100 * one.reliability:.0f} %" for one in named)
     cast = sum(one.votes for one in people)
     mean = sum(one.votes * one.reliability for one in people) / max(cast, 1)
-    line = (
-        f"{len(people):,} annotators seem to know the label of {100 * mean:.0f} % of their votes, which weigh as much."
-    )
-    return [line + (f" {'All' if named is people else 'The least reliable'}: {told}." if told else "")]
+    known = f"{len(people):,} annotators seem to know the label in {100 * mean:.0f} % of their votes"
+    who = f" {'All' if named is people else 'The least reliable'}: {told}." if told else ""
+    return [f"{known}; who does less weighs less.{who}"]
 
 
 def skipped_lines(skipped: Sequence[tuple[int, str]], word: str) -> list[str]:
