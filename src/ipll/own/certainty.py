@@ -50,7 +50,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     open_ = torch.stack([scores(here).isfinite().all(dim=0) for here in blocks]).all(dim=0)
     beforehand = part_of(ctx.parts, Disambiguation)
     assert beforehand is not None
-    within = beforehand.memberships()[rows][:, open_].double()
+    within = beforehand.memberships(rows)[:, open_].double()
     some = within.any(dim=1)
     temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []

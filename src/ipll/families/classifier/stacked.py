@@ -45,7 +45,7 @@ class Stacked(Classifier):
         linear, near = (part[rows][:, born].double() for part in seen)
         beforehand = part_of(ctx.parts, Disambiguation)
         assert beforehand is not None
-        sets = beforehand.memberships()[rows][:, born].double()
+        sets = beforehand.memberships(rows)[:, born].double()
         cold = [set_temperature(part, sets) for part in (linear, near)]
         tried = []
         for share in SHARES:

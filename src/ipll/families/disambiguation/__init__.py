@@ -26,15 +26,14 @@ class Disambiguation(Component):
         """-> the sets [incoming, capacity] over which the targets of the task's own samples start out."""
         return self.ctx.pool.candidates[: self.ctx.pool.incoming]
 
-    def set_weights(self, rows: slice) -> Tensor:
+    def set_weights(self, rows: slice | Tensor) -> Tensor:
         """-> how probable each class is by the sets and votes of these samples of the pool alone [n, capacity]."""
         sets, votes = self.ctx.pool.candidates[rows], self.ctx.pool.votes
         return uniform_over(sets) if votes is None else by_votes(sets, votes[rows])
 
-    def memberships(self) -> Tensor:
-        """-> the same of the whole pool, as a part of the most probable class's: 1 of candidates, where there are no
-        votes and no misses."""
-        weights = self.set_weights(slice(None))
+    def memberships(self, rows: slice | Tensor) -> Tensor:
+        """-> the same as a part of the most probable class's: 1 of candidates, where there are no votes and no misses."""
+        weights = self.set_weights(rows)
         return weights / weights.amax(dim=1, keepdim=True)
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:

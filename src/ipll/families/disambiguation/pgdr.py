@@ -203,7 +203,7 @@ class Pgdr(MomentumLabels):
             return held_out.posterior(out["weak"], batch.rows, batch.candidates, self._favour(), sharpness)
         return super().guess(out, batch)
 
-    def set_weights(self, rows: slice) -> Tensor:
+    def set_weights(self, rows: slice | Tensor) -> Tensor:
         if held_out := self._held_out():
             return held_out.prior[rows]
         return super().set_weights(rows)
