@@ -32,7 +32,7 @@ class Disambiguation(Component):
         return uniform_over(sets) if votes is None else by_votes(sets, votes[rows])
 
     def memberships(self, rows: slice | Tensor) -> Tensor:
-        """-> the same as a part of the most probable class's: 1 of candidates, where there are no votes and no misses."""
+        """-> the same as parts of the most probable class: 1 of candidates, where there are no votes and no misses."""
         weights = self.set_weights(rows)
         return weights / weights.amax(dim=1, keepdim=True)
 
