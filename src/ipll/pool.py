@@ -22,6 +22,7 @@ class Kept(Protocol):
     samples: Tensor  # [m, ...], of the type that the tasks' are
     candidates: Tensor  # [m, capacity] bool
     p: Tensor  # [m, capacity] float
+    votes: Tensor  # [m, capacity] float, or [0, capacity]
     classes: Tensor  # [m] int64, argmax over S_i of f when it was kept
 
 
@@ -37,7 +38,7 @@ class Pool:
     held_out: Tensor  # [n] bool, rows not trained on
     judged_old: Tensor  # [incoming] bool, D_old of a method that separates
     certain: Tensor  # [n] bool, samples whose sets hold the true label: nobody looks for it outside
-    votes: Tensor | None = None  # [n, capacity] float, that each candidate has; the memory's samples have none
+    votes: Tensor | None = None  # [n, capacity] float, that each candidate has, 0 of a sample that came without
     odds: Tensor | None = None  # [n, capacity] float, what these say of each candidate beyond that it is one
 
     @classmethod
@@ -47,9 +48,11 @@ class Pool:
         own, kept = _widened(task.candidates, capacity, device), len(memory.ids)
         every = torch.cat([ids, memory.ids])
         certain = every[:0] if task.certain is None else torch.from_numpy(task.certain).to(device)
-        votes = None if task.votes is None else _widened(task.votes, capacity, device)
-        votes = None if votes is None else torch.cat([votes, votes.new_zeros(kept, capacity)])
-        sets = torch.cat([own, memory.candidates])
+        sets, votes = torch.cat([own, memory.candidates]), None
+        if task.votes is not None or len(memory.votes):
+            none = torch.zeros(len(every), capacity, device=device)
+            cast = none[: len(ids)] if task.votes is None else _widened(task.votes, capacity, device)
+            votes = torch.cat([cast, memory.votes if len(memory.votes) else none[len(ids) :]])
         return cls(
             ids=every,
             samples=place(task.samples, device, residence, memory.samples),

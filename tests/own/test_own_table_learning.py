@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 
 from ipll.families.classifier.stacked import set_losses, set_temperature
 from ipll.families.side_by_side import Members
@@ -267,3 +267,28 @@ def test_one_who_always_says_the_same_outvotes_nobody() -> None:
     settled = np.array([int(model.names[k]) for k in model.records.label])
     assert (settled == y).mean() > 0.85
     assert (np.bincount(settled) > 35).all()
+
+
+def test_what_people_voted_counts_in_later_updates() -> None:
+    """Every sample has both classes for candidates; an update without votes must not make them all alike. What an
+    earlier version saved has no votes in its memory, and can be updated all the same."""
+    rng = np.random.default_rng(0)
+    x, y = load_breast_cancer(return_X_y=True)
+    rows = rng.permutation(len(y))[:200]
+    votes = np.zeros((200, 2), np.float32)
+    for _ in range(12):
+        votes[np.arange(200), np.where(rng.random(200) < 0.65, y[rows], 1 - y[rows])] += 0.6
+    samples = from_arrays(x[rows], np.ones((200, 2), np.bool_), ["0", "1"], [f"row {row}" for row in rows])
+    first, later = (samples.take(np.arange(*ends)) for ends in ((150,), (150, 200)))
+    model = Model.fit(replace(first, votes=votes[:150]), device="cpu", settings=QUICK | {"train.epochs": 25})
+    updated = model.update(later, device="cpu")
+
+    def told(one: Model) -> tuple[float, float]:
+        label = np.array(one.records.labels(one.names)).astype(int)[:150]
+        return float((label == y[rows[:150]]).mean()), float(one.records.confidence[:150].mean())
+
+    assert told(model)[0] > 0.93
+    assert told(updated)[0] > told(model)[0] - 0.03
+    assert told(updated)[1] > 0.85
+    before = {name: tensor for name, tensor in model.tensors.items() if "memory.votes" not in name}
+    assert told(replace(model, tensors=before).update(later, device="cpu"))[1] < told(updated)[1]

@@ -134,12 +134,13 @@ def naive_reliability(votes: list[tuple[int, int, str]]) -> dict[int, float]:
     true = {s: {label: n / sum(of.values()) for label, n in of.items()} for s, of in given_to.items()}
     common = {label: sum(one == label for _, _, one in votes) / len(votes) for _, _, label in votes}
     known = {a: KNOWN for _, a, _ in votes}
+    cast = {a: len({s for s, one, _ in votes if one == a}) for a in known}
     for _ in range(ROUNDS):
         knows = [true[s][label] * known[a] / (known[a] + (1 - known[a]) * common[label]) for s, a, label in votes]
-        mean = sum(knows) / len(knows)
+        mean = sum(knows) / sum(cast.values())
         for annotator in known:
-            own = [k for k, (_, a, _) in zip(knows, votes, strict=True) if a == annotator]
-            known[annotator] = min(max((sum(own) + FEW * mean) / (len(own) + FEW), 1 - SUREST), SUREST)
+            own = sum(k for k, (_, a, _) in zip(knows, votes, strict=True) if a == annotator)
+            known[annotator] = min(max((own + FEW * mean) / (cast[annotator] + FEW), 1 - SUREST), SUREST)
         for s, of in true.items():
             odds = {
                 c: np.prod(
@@ -148,7 +149,23 @@ def naive_reliability(votes: list[tuple[int, int, str]]) -> dict[int, float]:
                 for c in of
             }
             true[s] = {c: float(odds[c] / sum(odds.values())) for c in odds}
-    return known
+    return _where_it_can_be_told(known, cast, votes)
+
+
+def _where_it_can_be_told(
+    known: dict[int, float], cast: dict[int, int], votes: list[tuple[int, int, str]]
+) -> dict[int, float]:
+    beside = {
+        a: {b for s, b, _ in votes if b != a and any(one == (s, a) for one in ((t, c) for t, c, _ in votes))}
+        for a in known
+    }
+    others = [a for a in known if beside[a]]
+    mean = sum(known[a] * cast[a] for a in others) / max(sum(cast[a] for a in others), 1)
+    told = {a: known[a] if beside[a] or not others else mean for a in known}
+    for a in known:
+        if len(beside[a]) == 1 and beside[b := next(iter(beside[a]))] == {a}:
+            told[a] = (known[a] * cast[a] + known[b] * cast[b]) / (cast[a] + cast[b])
+    return told
 
 
 def test_who_guesses_is_told_from_who_knows() -> None:
@@ -190,3 +207,29 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
 
 def test_who_is_alone_is_believed() -> None:
     assert (reliability(np.arange(50), np.zeros(50, np.int64), np.arange(50) % 3) > 0.9).all()
+
+
+def test_of_two_nobody_can_tell_who_is_right() -> None:
+    """Two on some samples, two on others, one alone: each pair counts alike, and the one like all of them."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 5, 200)
+    said = np.stack([np.where(rng.random(200) < right, truth, rng.integers(0, 5, 200)) for right in (0.9, 0.6)], 1)
+    sample, annotator = np.divmod(np.arange(400), 2)
+    annotator = annotator + 2 * (sample >= 100)
+    sample, annotator = np.append(sample, np.arange(200, 230)), np.append(annotator, np.full(30, 4))
+    known = reliability(sample, annotator, np.append(said.ravel(), np.zeros(30, np.int64)))
+    assert known[0] == known[1]
+    assert known[2] == known[3]
+    assert known[:4].min() <= known[4] <= known[:4].max()
+
+
+def test_who_gives_two_labels_is_right_if_one_is() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 5, 200)
+    both = np.stack([truth, (truth + rng.integers(1, 5, 200)) % 5], 1).ravel()
+    others = [np.where(rng.random(200) < 0.7, truth, rng.integers(0, 5, 200)) for _ in range(3)]
+    sample = np.concatenate([np.repeat(np.arange(200), 2), *[np.arange(200)] * 3])
+    annotator = np.concatenate([np.zeros(400, np.int64), *(np.full(200, a) for a in (1, 2, 3))])
+    known = reliability(sample, annotator, np.concatenate([both, *others]))
+    assert known[0] > 0.7
+    np.testing.assert_allclose(known[1:], 0.7, atol=0.15)

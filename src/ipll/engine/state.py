@@ -44,7 +44,7 @@ class LearnerState:
             prefix, _, key = name.partition(".")
             if prefix in groups:
                 groups[prefix][int(key) if prefix in ("carried", "momentum") else key] = tensor
-        groups["module"] = _once(groups["module"])
+        groups["module"] = _with_votes(_once(groups["module"]))
         return cls(**{group: groups[prefix] for group, prefix in PREFIXES.items()})
 
     def to(self, device: torch.device) -> LearnerState:
@@ -86,6 +86,12 @@ def _once(modules: Tensors) -> Tensors:
     numbers = {name: int(found[1]) for name in modules if (found := PART.match(name))}
     copies = [n for n in set(numbers.values()) if keys and all(f"parts.{n}.{key}" in modules for key in keys)]
     return {name: tensor for name, tensor in modules.items() if numbers.get(name, -1) < min(copies, default=math.inf)}
+
+
+def _with_votes(modules: Tensors) -> Tensors:
+    """-> with the votes of a memory's samples: in older versions they were forgotten."""
+    sets = modules.get("memory.candidates")
+    return modules if sets is None else {"memory.votes": sets[:0].float()} | modules
 
 
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

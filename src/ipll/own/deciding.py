@@ -40,8 +40,7 @@ def settle(
 
 def decided_samples(samples: Samples, sets: Mapping[int, list[str]]) -> Samples:
     """-> the samples with the sets that were decided, by position; those that are of no class stay as they are."""
-    candidates = samples.candidates.copy()
-    votes = None if samples.votes is None else samples.votes.copy()
+    candidates, votes = samples.candidates.copy(), samples.votes  # people's mistakes stay known
     column = {name: c for c, name in enumerate(samples.names)}
     new = [name for name in dict.fromkeys(n for names in sets.values() for n in names) if name not in column]
     column |= {name: len(samples.names) + k for k, name in enumerate(new)}
@@ -49,12 +48,8 @@ def decided_samples(samples: Samples, sets: Mapping[int, list[str]]) -> Samples:
     votes = None if votes is None else np.pad(votes, ((0, 0), (0, len(new))))
     for row, names in sets.items():
         if names:
-            chosen = [column[name] for name in names]
             candidates[row] = False
-            candidates[row, chosen] = True
-            if votes is not None:
-                votes[row] = 0
-                votes[row, chosen] = 1
+            candidates[row, [column[name] for name in names]] = True
     return replace(samples, names=(*samples.names, *new), candidates=candidates, votes=votes)
 
 
@@ -138,8 +133,9 @@ def all_again(tensors: Mapping[str, Tensor], seen: int, certain: Ints | None) ->
     """-> what the memory keeps, as if all of it came now. What was settled before holds nothing back: a network that
     has memorised labels would not let go of them, and is no better for having learnt twice."""
     ids, samples, candidates = (tensors[f"{MEMORY}{name}"].numpy() for name in ("ids", "samples", "candidates"))
-    order = np.argsort(ids)
+    order, votes = np.argsort(ids), tensors.get(f"{MEMORY}votes")
     return Task(
         index=0, ids=ids[order], samples=samples[order], candidates=candidates[order][:, :seen], old=0, seen=seen,
         known=np.zeros(seen, np.bool_), certain=certain,
+        votes=votes.numpy()[order][:, :seen] if votes is not None and len(votes) else None,
     )  # fmt: skip

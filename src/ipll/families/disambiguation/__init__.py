@@ -31,8 +31,11 @@ class Disambiguation(Component):
         sets, votes = self.ctx.pool.candidates[rows], self.ctx.pool.votes
         return uniform_over(sets) if votes is None else by_votes(sets, votes[rows])
 
-    def memberships(self, rows: slice | Tensor) -> Tensor:
-        """-> the same as parts of the most probable class: 1 of candidates, where there are no votes and no misses."""
+    def memberships(self, rows: Tensor) -> Tensor:
+        """-> how much each class is in the sets of these samples [n, capacity], from 0 to 1: candidates wholly; where
+        there are votes, as a part of the class that is most probable by them."""
+        if self.ctx.pool.votes is None:
+            return self.ctx.pool.candidates[rows].float()
         weights = self.set_weights(rows)
         return weights / weights.amax(dim=1, keepdim=True)
 

@@ -98,7 +98,7 @@ class HeldOut(nn.Module):
         self.register_buffer("prior", torch.zeros(0, ctx.capacity, device=ctx.device), persistent=False)
         self.register_buffer("said", torch.zeros(0, ctx.capacity, device=ctx.device))
         self.register_buffer("cold", torch.ones((), device=ctx.device))
-        self.register_buffer("confusion", torch.zeros(ctx.capacity, ctx.capacity, device=ctx.device))
+        self.register_buffer("confusion", torch.zeros(0, 0, device=ctx.device))
 
     @property
     def wanted(self) -> bool:
@@ -110,10 +110,11 @@ class HeldOut(nn.Module):
         pool = self.ctx.pool
         self.said = torch.zeros_like(pool.p)
         self.cold.fill_(1.0)
-        self._take_confusion(pool.p)
+        if pool.votes is not None:
+            self.confusion = confusion(pool.p, pool.votes, self.ctx.seen)
         p, own = pool.p[: pool.incoming], pool.candidates[: pool.incoming]
         outside = self.set_prior(slice(pool.incoming), own) * ~own
-        p.copy_(p * (1 - outside.sum(dim=1, keepdim=True)) + outside)
+        p.copy_(p * (1 - outside.sum(dim=1, keepdim=True)).clamp_min(0) + outside)
 
     def begin_epoch(self) -> None:
         """Sets stay as they are within a task: a resumed run finds the same shares."""
@@ -130,11 +131,6 @@ class HeldOut(nn.Module):
         voted = votes.any(dim=1) & ~pool.certain[rows]
         return torch.where(voted[:, None], said_by_votes(votes, self.confusion, self.ctx.seen), prior)
 
-    def _take_confusion(self, p: Tensor) -> None:
-        """For the coming epoch, by the targets p."""
-        if (votes := self.ctx.pool.votes) is not None:
-            self.confusion.copy_(confusion(p, votes, self.ctx.seen))
-
     def posterior(
         self, out: Output, rows: Tensor, candidates: Tensor, lift: Tensor | float = 0.0, sharpness: float = 1.0
     ) -> Tensor:
@@ -150,7 +146,7 @@ class HeldOut(nn.Module):
         members that learn soft targets say less than they know."""
         ctx = self.ctx
         if ctx.pool.votes is not None:
-            self._take_confusion(ctx.phase.p)
+            self.confusion.copy_(confusion(ctx.phase.p, ctx.pool.votes, ctx.seen))
             return
         order = torch.randperm(len(self.said), generator=ctx.generator("misses", ctx.task), device=self.said.device)
         rows = order[:ENOUGH]
@@ -164,6 +160,7 @@ class HeldOut(nn.Module):
         self.begin_epoch()  # a run that is resumed here has had none
         self.said = self.said[:0].clone()
         self.prior = self.set_prior(slice(None), pool.candidates)
+        self.confusion = self.confusion[:0, :0].clone()
         pool.candidates |= pool.p > 0.5
         pool.p.mul_(pool.candidates).div_(pool.p.sum(dim=1, keepdim=True))
 

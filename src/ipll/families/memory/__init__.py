@@ -36,6 +36,7 @@ class Memory(Component):
     samples: Tensor  # [m, ...], of the type that the tasks' are
     candidates: Tensor  # [m, capacity] bool
     p: Tensor  # [m, capacity] float
+    votes: Tensor  # [m, capacity] float, with which they came; [0, capacity] where none did
     classes: Tensor  # [m] int64, argmax over S_i of f when it was kept
 
     def build(self, ctx: Context) -> None:
@@ -45,6 +46,7 @@ class Memory(Component):
         self.register_buffer("samples", torch.zeros(0, dtype=torch.uint8, device=ctx.device))
         self.register_buffer("candidates", empty.bool())
         self.register_buffer("p", empty)
+        self.register_buffer("votes", empty.clone())
         self.register_buffer("classes", torch.zeros(0, dtype=torch.int64, device=ctx.device))
 
     def select(self) -> Tensor:
@@ -55,6 +57,7 @@ class Memory(Component):
         pool, rows = self.ctx.pool, self.select()
         self.ids, self.samples = pool.ids[rows], pool.samples[rows]
         self.candidates, self.p = pool.candidates[rows], pool.p[rows]
+        self.votes = self.votes[:0].clone() if pool.votes is None else pool.votes[rows]
         self.classes = self.ctx.pool_predictions()[rows]
 
     def order(self, rows: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:

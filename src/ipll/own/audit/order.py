@@ -6,7 +6,7 @@
 3. Near-duplicates once: a sample that has the candidates of a more doubtful one and lies next to it waits until the
    others were asked; what is learnt of the one is learnt of the other.
 
-Decided samples are not asked again. Those with one candidate come last: there the model has no doubt to show.
+Decided samples are not asked again. Those with one candidate come last, where nothing speaks against it.
 """
 
 from __future__ import annotations

@@ -116,23 +116,51 @@ def reliability(sample: Ints, annotator: Ints, label: Ints) -> npt.NDArray[np.fl
 
     Whoever does not know says one at random, a common label more often. By who agrees with whom, the true label of each
     sample, among those that it was given, and how often each annotator knows it are estimated in turn (EM). One with
-    few votes is taken to be about as good as all are.
+    few votes is taken to be about as good as all are. Nothing tells which of two is right who vote beside nobody else:
+    they count alike; and whoever votes alone is like the rest.
     """
     labels, people = int(label.max()) + 1, int(annotator.max()) + 1
     pairs, pair = np.unique(sample * labels + label, return_inverse=True)  # of a sample and a label: what is asked
     owner = np.unique(pairs // labels, return_inverse=True)[1]
     first = np.flatnonzero(np.diff(owner, prepend=-1))
-    common, cast = (np.bincount(label) / len(label))[label], np.bincount(annotator, minlength=people)
+    common = (np.bincount(label) / len(label))[label]
+    seen = np.unique(sample * people + annotator)  # whoever gives a sample two labels knows it, if one is true
+    cast = np.bincount(seen % people, minlength=people)
     true = np.bincount(pair) / np.bincount(owner, np.bincount(pair))[owner]
     r = np.full(people, KNOWN)
     for _ in range(ROUNDS):
         knows = true[pair] * r[annotator] / (r[annotator] + (1 - r[annotator]) * common)
-        r = (np.bincount(annotator, knows, people) + FEW * knows.mean()) / (cast + FEW)
+        r = (np.bincount(annotator, knows, people) + FEW * knows.sum() / len(seen)) / (cast + FEW)
         r = r.clip(1 - SUREST, SUREST)
         odds = np.bincount(pair, np.log1p(r[annotator] / ((1 - r[annotator]) * common)))
         true = np.exp(odds - np.maximum.reduceat(odds, first)[owner])
         true /= np.bincount(owner, true)[owner]
-    return r
+    least, most = _beside(seen // people, seen % people, people)
+    alone, one = most < 0, least == most
+    partner = np.where(one, most, 0)
+    pairs_ = one & one[partner] & (partner[partner] == np.arange(people))
+    if not alone.all():
+        r[alone] = np.average(r[~alone], weights=cast[~alone])
+    together = (r * cast + (r * cast)[partner]) / (cast + cast[partner])
+    return np.where(pairs_, together, r)
+
+
+def _beside(sample: Ints, annotator: Ints, people: int) -> tuple[Ints, Ints]:
+    """-> of each annotator the least and the largest number of others who vote on the same samples [people]; `people`
+    and -1 where nobody does. Both are sorted, by sample and annotator."""
+    first = np.flatnonzero(np.diff(sample, prepend=-1))
+    size = np.diff(np.append(first, len(sample)))
+    last, owner = first + size - 1, np.repeat(np.arange(len(first)), size)
+    least, most = np.full(people, people), np.full(people, -1)
+    for ends, next_, found, keep in (
+        (first, np.minimum(first + 1, last), least, np.minimum),
+        (last, np.maximum(last - 1, first), most, np.maximum),
+    ):
+        end = annotator[ends][owner]
+        other = np.where(annotator == end, annotator[next_][owner], end)
+        several = size[owner] > 1
+        keep.at(found, annotator[several], other[several])
+    return least, most
 
 
 def _sample_of(votes: Table, ballots: Ballots, samples: Samples) -> Ints:
