@@ -153,10 +153,11 @@ def evidence_lines(model: Model) -> list[str]:
     """-> what the classifier's choice and the certainty of labels rest on."""
     if (found := model.stacking()) is None:
         return []
+    evidence = "votes" if model.voted else "candidate sets"
     counts = np.histogram(1 - model.records.confidence, [0, *(1 - low for _, low in BANDS[:3]), 1 + 1e-6])[0]
     words = [f"{n:,} {name.partition(' ')[0]}" for n, (name, _) in zip(counts.tolist(), BANDS, strict=True)]
     return [
-        f"Classified by {found.used}: -log of the probability of held-out candidate sets is {found.head:.3f} by the "
+        f"Classified by {found.used}: -log of the probability of held-out {evidence} is {found.head:.3f} by the "
         f"linear head, {found.prototypes:.3f} by prototypes, {found.chosen:.3f} as it is used.",
         f"Labels of all samples: {', '.join(words)}; "
         f"{(1 - model.records.confidence).sum():,.0f} are expected to be wrong.",

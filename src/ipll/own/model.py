@@ -329,8 +329,9 @@ class Model:
         return [(choice.setting, choice.value, choice.why) for choice in self.chosen]
 
     def twins(self) -> list[list[str]]:
-        """-> groups of classes, by name, that are candidates of the very same samples: nothing tells them apart."""
-        groups = self.records.twins(len(self.names))
+        """-> groups of classes, by name, that are candidates of the very same samples: nothing but votes tells them
+        apart."""
+        groups = [] if self.voted else self.records.twins(len(self.names))
         return [[self.names[c] for c in group] for group in groups]
 
     def stacking(self) -> Stacking | None:
