@@ -146,8 +146,8 @@ def reliability(sample: Ints, annotator: Ints, label: Ints) -> npt.NDArray[np.fl
 
 
 def _beside(sample: Ints, annotator: Ints, people: int) -> tuple[Ints, Ints]:
-    """-> of each annotator the first and the last of the others who vote on the same samples [people], which are the same
-    where there is one; `people` and -1 where nobody does. What is given is sorted by sample, then annotator."""
+    """-> of each annotator the first and the last of the others who vote on the same samples [people]: the same where
+    there is one; `people` and -1 where nobody does. What is given is sorted by sample, then annotator."""
     first = np.flatnonzero(np.diff(sample, prepend=-1))
     size = np.diff(np.append(first, len(sample)))
     last, owner = first + size - 1, np.repeat(np.arange(len(first)), size)
