@@ -185,6 +185,12 @@ def test_votes_about_a_table(main: Any, here: Path) -> None:
     model = Model.load("model")
     learnt = [sorted(names) for names in model.records.candidates(model.names)]
     assert learnt == [sorted(row["candidates"].split("|")) for row in rows]
+    for name in ("samples.csv", "votes.csv"):
+        head, *lines = Path(name).read_text().splitlines()
+        Path(f"more-{name}").write_text("\n".join([head, *(f"more-{line}" for line in lines)]) + "\n")
+    status, out, err = main("update", "model", "more-samples.csv", "--votes", "more-votes.csv")
+    assert status == 0, err
+    assert "ipll update model NEXT_TABLE --votes NEXT_VOTES" in out
 
 
 def test_broken_images(main: Any, pictures: Any) -> None:

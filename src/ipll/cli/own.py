@@ -150,7 +150,7 @@ def update(
         model = place.update(samples, device=device, skip_bad=skip_bad, reporter=reporter, decisions=said)
     with _interruptible(f"The update is in {folder}."):
         _summarise(model, before, folder, given, device)
-        say(*next_lines(model, folder, table=votes is None, votes=votes is not None))
+        say(*next_lines(model, folder, table=table is not None or votes is None, votes=votes is not None))
 
 
 def _check_misses(method: str) -> None:
