@@ -14,6 +14,7 @@ from ipll.families.side_by_side import Members
 from ipll.networks.network import Output
 
 TEMPERATURES = tuple(2 ** (k / 8) for k in range(-12, 9))  # 0.35 to 2
+WARM = tuple(2 ** (k / 4) for k in range(13))  # 1 to 8, where there are votes: networks may know less than they say
 ENOUGH = 2_000  # samples that they are compared on
 MOST = 0.9  # share of the sets of one size that may have missed
 KEPT = 0.7  # of the running mean of predictions, at each new one: about the last three epochs count
@@ -142,18 +143,18 @@ class HeldOut(nn.Module):
         return (said * (sharpness / self.cold) + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
 
     def end_epoch(self) -> None:
-        """What votes say by now; without any, the temperature under which the sets are most likely, misses among them:
+        """What votes say by now, and the temperature under which they are most likely; or the sets, misses among them:
         members that learn soft targets say less than they know."""
         ctx = self.ctx
         if ctx.pool.votes is not None:
             self.confusion.copy_(confusion(ctx.phase.p, ctx.pool.votes, ctx.seen))
-            return
         order = torch.randperm(len(self.said), generator=ctx.generator("misses", ctx.task), device=self.said.device)
         rows = order[:ENOUGH]
         prior = self.set_prior(rows, ctx.pool.candidates[rows])
-        scores = self.said[rows] / self.said.new_tensor(TEMPERATURES)[:, None, None]
+        tried = self.said.new_tensor(TEMPERATURES if ctx.pool.votes is None else WARM)
+        scores = self.said[rows] / tried[:, None, None]
         likelihood = (scores.log_softmax(dim=2) + prior.log()).logsumexp(dim=2).mean(dim=1)
-        self.cold.copy_(self.said.new_tensor(TEMPERATURES)[likelihood.argmax()])
+        self.cold.copy_(tried[likelihood.argmax()])
 
     def end_task(self) -> None:
         pool = self.ctx.pool
