@@ -73,6 +73,12 @@ def one_of_two(folder: Path) -> None:
             run_config(configured(method), out=folder / method, device="cpu")
         finished = resume(folder / METHODS[0], device="cpu")  # every process has the result, whoever has the folder
         (folder / f"finished{os.environ['RANK']}.txt").write_text(str(finished.average_incremental_accuracy))
+    (folder / f"threads{os.environ['RANK']}.txt").write_text("\n".join(threads()))
+
+
+def threads() -> list[str]:
+    """-> the names of this process's threads, those of libraries among them; none where there is no /proc."""
+    return [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,12 @@ def test_a_shared_pass_is_the_whole_one(pair: Path) -> None:
 def test_a_finished_run_is_shown_by_all(pair: Path) -> None:
     known = json.loads((pair / METHODS[0] / "result.json").read_text())["average_incremental_accuracy"]
     assert [float((pair / f"finished{rank}.txt").read_text()) for rank in range(2)] == [known, known]
+
+
+def test_what_connected_them_is_gone_when_they_have_parted(pair: Path) -> None:
+    """A thread of gloo's that is still there when the interpreter ends may take the process down with it."""
+    for rank in range(2):
+        assert "gloo" not in (pair / f"threads{rank}.txt").read_text()
 
 
 @pytest.mark.parametrize("method", METHODS)
