@@ -97,8 +97,8 @@ def joined(device: torch.device) -> Iterator[None]:
         torch.cuda.set_device(device)
     if store:
         threading.Thread(target=_end_with_launcher, daemon=True).start()
-    # Imported later (by an optimiser, say), a module of it keeps the group for ever, and with it gloo's threads: one that
-    # lets go of a tensor while the interpreter ends takes the process down with it (pytorch/pytorch#38228).
+    # Imported later (by an optimiser, say), a module of it keeps the group for ever, and with it gloo's threads: one
+    # that lets go of a tensor while the interpreter ends takes the process down with it (pytorch/pytorch#38228).
     importlib.import_module("torch._dynamo")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
