@@ -34,6 +34,7 @@ EPOCHS = (10, 100)
 # classes in batches of 32 got 79 % of others right at 0.03 and 62 % at 0.1 (results/own/photographs.json).
 # An MLP, which models of tables had at first and updates of these go on with, diverges sooner than a wide-deep network.
 RATES = {"images": (0.001, 0.1), "features": (0.0008, 0.1), "mlp": (0.0003, 0.05)}
+WIDE = 100  # features from which the rate falls, by their root: each of them moves a wide-deep network's linear path
 TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
 LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
 
@@ -166,8 +167,11 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
         yield Choice("train.lr", 0.01, "trained weights move slowly")
     else:
         each, highest = RATES.get(str(given.get("model.backbone")), RATES[facts.kind])
-        rate = min(highest, round(each * batch, 4))
-        yield Choice("train.lr", rate, f"for batches of {batch}: larger ones bear more")
+        rate, why = min(highest, round(each * batch, 4)), f"for batches of {batch}: larger ones bear more"
+        if features and facts.channels > WIDE:
+            rate = round(rate * math.sqrt(WIDE / facts.channels), 4)
+            why = f"for batches of {batch} and {facts.channels:,} features: larger ones bear more, wider ones less"
+        yield Choice("train.lr", rate, why)
     per_epoch = -(-n // batch)
     low, high = EPOCHS
     slow = not features and not facts.gpu and facts.side > SMALL

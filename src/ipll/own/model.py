@@ -26,7 +26,7 @@ from ipll.own.decisions import Decision, Decisions, decided_sets
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.embedding import embedded, small_pictures
 from ipll.own.history import Event, event
-from ipll.own.inputs import Array, array_of, blocks, columns_in, kind_of, matched, spread, statistics
+from ipll.own.inputs import array_of, blocks, columns_in, kind_of, matched, spread, statistics
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.images import Images
@@ -119,7 +119,7 @@ class Model:
         mean, std = statistics(array)
         with stages(reporter) as under_way:
             if config.model.folds:
-                tried = try_settings(config, array, samples.candidates, mean, std, where, given, under_way, first=True)
+                tried = try_settings(config, array, samples.candidates, mean, std, where, given, under_way)
                 chosen, config = _latest(chosen, tried), reconfigure(config, tried)
             new = cls(
                 names=(), config=config, kind=kind_of(samples), shape=array.shape[1:],
@@ -160,10 +160,6 @@ class Model:
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
         with stages(reporter) as under_way:
-            if config.model.folds:
-                rows = model._with_memory(given)
-                tried = try_settings(config, *rows, self.mean, self.std, where, self.given, under_way, first=False)
-                chosen, config = (*chosen, *tried), reconfigure(config, tried)
             model = replace(model, config=config, chosen=_latest(self.chosen, chosen))
             model = model._learn(given, where, under_way, pending, anew=samples is None and model._keeps_all)
             return model._noted(None if samples is None else given, decisions)
@@ -220,16 +216,6 @@ class Model:
         """Is there something in the memory that was decided since `before`, in it or by leaving it?"""
         rows = sorted({one.row for one in set(decisions) - set(before.decisions)})
         return bool(before.records.in_memory[rows].any() and self.records.in_memory.any())
-
-    def _with_memory(self, samples: Samples) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """-> these samples and those of the memory, and their candidates in the columns of all classes."""
-        names, kept = self._names_with(samples), self.tensors[f"{MEMORY}candidates"].numpy()
-        before = np.zeros((len(kept), len(names)), np.bool_)
-        before[:, : len(self.names)] = kept[:, : len(self.names)]
-        own, array = spread(samples.candidates, samples.names, names), array_of(samples)
-        if not len(kept):
-            return array, own
-        return np.concatenate([array, self.tensors[f"{MEMORY}samples"].numpy()]), np.concatenate([own, before])
 
     def _names_with(self, samples: Samples) -> tuple[str, ...]:
         """-> the model's classes, then those that these samples bring as a candidate."""

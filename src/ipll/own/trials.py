@@ -27,22 +27,17 @@ ROWS = 1_500  # of a trial, at most
 MEMBERS, WIDTH, EPOCHS = 4, 64, 20  # as many folds as members; they need not be good, only comparable
 # What is tried, in turn: the first value that is not worse than the best by two standard errors is taken. Drop-out
 # helps where features are many (0.3: faces), and hurts where they are few (0: 10 formants of a vowel).
-NETWORK = (("augment.drop", (0.3, 0.1, 0.0)), ("model.inputs", ("quantiles", "z-scores")))
-LABELS = (("disambiguation.prior", (0.5, 0.0)),)  # in every update: sets that name classes yet to come bear no prior
+TRIED = (("augment.drop", (0.3, 0.1, 0.0)), ("model.inputs", ("quantiles", "z-scores")))
 
 
 def try_settings(
     config: Config, samples: Array, candidates: npt.NDArray[np.bool_], mean: tuple[float, ...],
-    std: tuple[float, ...], device: torch.device, given: Mapping[str, Any], stages: Stages, *, first: bool,
+    std: tuple[float, ...], device: torch.device, given: Mapping[str, Any], stages: Stages,
 ) -> tuple[Choice, ...]:  # fmt: skip
-    """-> choices by the likelihood of held-out candidate sets, of a network with cross-fitting; the `first` ones, or
-    those of an update. What is given, or what the method does without, is not tried."""
+    """-> choices for a new model by the likelihood of held-out candidate sets, of a network with cross-fitting. What is
+    given, or what the method does without, is not tried."""
     table = config.to_table()
-    tried = [
-        (setting, values)
-        for setting, values in (*(NETWORK if first else ()), *LABELS)
-        if setting not in given and _value(table, setting)
-    ]
+    tried = [(setting, values) for setting, values in TRIED if setting not in given and _value(table, setting)]
     rows = numpy_generator(config.seed, "trials").permutation(len(samples))[:ROWS]
     sets = candidates[rows][:, candidates[rows].any(0)]
     if len(rows) < 2 * MEMBERS or sets.shape[1] < 2 or not sets.any(1).all():
