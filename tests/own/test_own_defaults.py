@@ -34,6 +34,14 @@ def test_features_get_members_side_by_side_and_noise() -> None:
     assert 0 < small < large <= 0.1  # small batches diverge at a rate that large ones bear
 
 
+def test_many_features_are_learnt_at_a_lower_rate() -> None:
+    rates = {n: chosen(kind="features", channels=n)["train.lr"] for n in (10, 100, 400, 1600)}
+    assert rates[10] == rates[100]
+    assert (rates[400], rates[1600]) == (pytest.approx(rates[100] / 2), pytest.approx(rates[100] / 4))
+    mlp = {"model.backbone": "mlp"}  # it has no linear path
+    assert chosen(mlp, kind="features", channels=400)["train.lr"] == chosen(mlp, kind="features")["train.lr"]
+
+
 @pytest.mark.parametrize(
     ("facts", "backbone", "size"),
     [

@@ -197,6 +197,17 @@ def test_rows_are_kept_within_a_budget_or_as_many_as_told() -> None:
     assert few.records.in_memory.sum() == 30
 
 
+def test_rare_classes_are_not_filled_up_with_samples_of_others() -> None:
+    """A tenth of the samples is of four rare classes; by their candidates alone it would be more than half."""
+    rows = np.concatenate([rows_of(range(k, k + 1), 0, 9) for k in range(1, 5)] + [rows_of(range(5, 10), 0, 300)])
+    truth = np.where(Y[rows] < 5, Y[rows], 0)
+    sets = np.random.default_rng(0).random((len(rows), 5)) < 0.5
+    sets[np.arange(len(rows)), truth] = True
+    samples = from_arrays(X[rows], sets, ["many", "1", "2", "3", "4"])
+    model = Model.fit(samples, device="cpu", settings=QUICK | {"train.epochs": 50})
+    assert (np.array(model.records.labels(model.names)) == np.array(samples.names)[truth]).mean() > 0.95
+
+
 def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
     why = {setting: reason for setting, _, reason in fitted().choices()}
     assert "by quantiles, " in why["model.inputs"]

@@ -168,7 +168,7 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
     else:
         each, highest = RATES.get(str(given.get("model.backbone")), RATES[facts.kind])
         rate, why = min(highest, round(each * batch, 4)), f"for batches of {batch}: larger ones bear more"
-        if features and facts.channels > WIDE:
+        if features and facts.channels > WIDE and given.get("model.backbone", "wide-deep") == "wide-deep":
             rate = round(rate * math.sqrt(WIDE / facts.channels), 4)
             why = f"for batches of {batch} and {facts.channels:,} features: larger ones bear more, wider ones less"
         yield Choice("train.lr", rate, why)
