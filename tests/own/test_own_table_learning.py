@@ -205,7 +205,7 @@ def test_rare_classes_are_not_filled_up_with_samples_of_others() -> None:
     sets[np.arange(len(rows)), truth] = True
     samples = from_arrays(X[rows], sets, ["many", "1", "2", "3", "4"])
     model = Model.fit(samples, device="cpu", settings=QUICK | {"train.epochs": 50})
-    assert (np.array(model.records.labels(model.names)) == np.array(samples.names)[truth]).mean() > 0.95
+    assert (np.array(model.records.labels(model.names)) == np.array(samples.names)[truth]).mean() > 0.92
 
 
 def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
