@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ipll.component import Batch, Component, Context, predict_within
+from ipll.families.disambiguation import Disambiguation
 from ipll.networks.network import MembersHead, ModelConfig, Output
 from ipll.networks.wide_deep import WideDeep
 
@@ -71,10 +72,25 @@ class Members(Component):
         member that does not learn from it, with an empty one. Summed over members, so that none learns slower."""
         head = self.ctx.phase.network.head
         assert isinstance(head, MembersHead)
-        shaped = {name: view._replace(shaped=head.each(view.features).flatten(0, 1)) for name, view in out.items()}
+        each = {name: head.each(view.features) for name, view in out.items()}
+        shaped = {name: view._replace(shaped=each[name].flatten(0, 1)) for name, view in out.items()}
         learns = ~self.unseen(self.ctx.pool.ids[batch.rows])
-        each = targets[:, None] * (learns * self.members)[:, :, None]
-        return shaped, each.flatten(0, 1)
+        own = self.own_targets(each["weak"], out, batch) if self.folds else targets[:, None]
+        return shaped, (own * (learns * self.members)[:, :, None]).flatten(0, 1)
+
+    @torch.no_grad()
+    def own_targets(self, each: Tensor, out: dict[str, Output], batch: Batch) -> Tensor:
+        """-> what each member learns [n, members, capacity]: targets by those alone that leave out the same fold. What
+        others say of a sample tells what they were told of the samples that these may not know."""
+        deciding = next(part for part in self.ctx.phase.parts if isinstance(part, Disambiguation))
+        said, targets = each.float().log_softmax(dim=2), []
+        for k in range(self.folds):
+            logits = said[:, k :: self.folds].mean(dim=1)
+            decided = deciding.targets(batch.p, out | {"weak": out["weak"]._replace(logits=logits)}, batch)
+            assert decided is not None
+            targets.append(decided[0])
+        of_each = [k % self.folds for k in range(self.members)]
+        return torch.stack([targets[k] for k in of_each], dim=1)
 
     def weights(self) -> dict[str, float]:
         """Distillation asks all members at once, for their mean: each would get its share of the gradient only."""
@@ -90,30 +106,31 @@ class Evidence(NamedTuple):
 
 @torch.no_grad()
 def evidence(ctx: Context, members: Members) -> Evidence:
-    """-> of every sample of the pool, by its features now and the soft targets."""
-    features, fold = ctx.pool_features(), members.fold(ctx.pool.ids)
-    labels = predict_within(ctx.pool.p, ctx.pool.candidates)
-    head = ctx.network.head
+    """-> of every sample of the pool, by its features now and the labels that members settle on which leave it out."""
+    features, fold, sets = ctx.pool_features(), members.fold(ctx.pool.ids), ctx.pool.candidates
+    head, everything = ctx.network.head, torch.arange(len(features), device=features.device)
     assert isinstance(head, MembersHead)
     linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
-    sums, counts = _class_sums(features, labels, ctx.capacity, torch.arange(len(features), device=fold.device))
     for k in range(members.folds):
         own = torch.arange(k, members.members, members.folds, device=fold.device)
         units = (own[:, None] * head.width + torch.arange(head.width, device=fold.device)).flatten() + head.channels
         columns = torch.cat([torch.arange(head.channels, device=fold.device), units])
         scale = features.new_ones(len(columns))
         scale[head.channels :] = (members.members / len(own)) ** 0.5
-        rows = (fold == k).nonzero()[:, 0]
-        mine, several = _class_sums(features, labels, ctx.capacity, rows)
-        others = counts - several
-        means = (sums - mine)[:, columns] / others.clamp_min(1)[:, None] * scale
-        for block in torch.split(rows, BLOCK):
+        labels = torch.empty_like(fold)
+        for block in torch.split(everything, BLOCK):
             ctx.check_stop()
-            here = features[block]
-            linear[block] = head.each(here)[:, own].float().log_softmax(dim=2).mean(dim=1)
-            near = -torch.cdist(here[:, columns] * scale, means).square()
-            farthest = near.masked_fill(others == 0, 0).amin(dim=1, keepdim=True)
-            nearness[block] = torch.where(others > 0, near, farthest)
+            said = head.each(features[block])[:, own].float().log_softmax(dim=2).mean(dim=1)
+            here = block[fold[block] == k]
+            linear[here] = said[fold[block] == k]
+            labels[block] = predict_within(said if ctx.pool.votes is None else ctx.pool.p[block], sets[block])
+        sums, counts = _class_sums(features, labels, ctx.capacity, (fold != k).nonzero()[:, 0])
+        means = sums[:, columns] / counts.clamp_min(1)[:, None] * scale
+        for block in torch.split((fold == k).nonzero()[:, 0], BLOCK):
+            ctx.check_stop()
+            near = -torch.cdist(features[block][:, columns] * scale, means).square()
+            farthest = near.masked_fill(counts == 0, 0).amin(dim=1, keepdim=True)
+            nearness[block] = torch.where(counts > 0, near, farthest)
     return Evidence(ctx.correct(linear), nearness)
 
 
