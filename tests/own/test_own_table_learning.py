@@ -197,6 +197,20 @@ def test_rows_are_kept_within_a_budget_or_as_many_as_told() -> None:
     assert few.records.in_memory.sum() == 30
 
 
+def test_of_noise_nothing_is_said_to_be_known() -> None:
+    """Of features that tell nothing: who knows more of a held-out sample than chance has heard of its candidates."""
+    rng = np.random.default_rng(0)
+    sets = rng.random((300, 6)) < 0.3
+    sets[np.arange(300), rng.integers(0, 6, 300)] = True
+    noise = rng.normal(size=(300, 100))
+    model = Model.fit(from_arrays(noise, sets, list("abcdef")), device="cpu", settings=QUICK | {"train.epochs": 40})
+    found, several = model.stacking(), sets.sum(1) > 1
+    assert found is not None
+    assert found.chosen > -np.log(sets.sum(1) / 6).mean() - 0.02
+    assert model.records.confidence[several].mean() < (1 / sets.sum(1)[several]).mean() + 0.05
+    assert model.predict(from_arrays(noise + rng.normal(size=noise.shape)), device="cpu").confidence.mean() < 0.25
+
+
 def test_rare_classes_are_not_filled_up_with_samples_of_others() -> None:
     """A tenth of the samples is of four rare classes; by their candidates alone it would be more than half."""
     rows = np.concatenate([rows_of(range(k, k + 1), 0, 9) for k in range(1, 5)] + [rows_of(range(5, 10), 0, 300)])
