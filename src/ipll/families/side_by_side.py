@@ -37,11 +37,12 @@ class Quantiles(Component):
 
 
 class Members(Component):
-    """Joins any method where `model.members` are several: targets are moved by their mean prediction, and each learns
-    them with a loss of its own, so that they differ as much as their random weights make them.
+    """Joins any method where `model.members` are several: labels are settled by their mean prediction, and each learns
+    with a loss of its own, so that they differ as much as their random weights make them.
 
     Cross-fitting: with `model.folds` the samples are dealt into folds, by their ids alone, and member m does not learn
-    from fold m. What it says of them is evidence that no memorised target has a part in.
+    from fold m, nor targets that others decided who did. What it says of them is evidence, where targets are decided by
+    predictions alone: a momentum of theirs, or votes, bring others' in again.
     """
 
     def __init__(self, members: int, folds: int) -> None:
