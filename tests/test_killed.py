@@ -104,7 +104,7 @@ def kill_again_and_again(
         reached = newest(folder)
         process = processes(*(["resume", str(folder)] if (folder / "config.toml").exists() else command))
         if rng.random() < anywhere:
-            time.sleep(rng.uniform(0, 4))
+            time.sleep(rng.uniform(0, 2))
         else:
             goal = reached + rng.randint(1, 4)
             wait_for(lambda goal=goal: newest(folder) >= goal, process)  # type: ignore[misc]
@@ -138,7 +138,7 @@ def test_killed_many_times(
     method: str, settings: dict[str, Any], processes: Launch, quick: dict[str, Any], as_options: Any, tmp_path: Path
 ) -> None:
     """Eight kills each, 32 in all; about a quarter of them may strike before training has begun."""
-    settings = quick | {"train.epochs": 30, "train.steps_per_epoch": 8, "train.checkpoint_seconds": 0.03} | settings
+    settings = quick | {"train.epochs": 60, "train.steps_per_epoch": 8, "train.checkpoint_seconds": 0.03} | settings
     ipll.run("digits", method, out=tmp_path / "whole", **settings)
     command = ["run", "digits", "--method", method, "--out", str(tmp_path / "run"), *as_options(settings)]
     rng = random.Random(f"{method} {settings}")
