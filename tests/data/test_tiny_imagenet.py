@@ -310,6 +310,15 @@ def test_two_that_extract_at_once(tmp_path: Path, served: list[str]) -> None:
     assert len(served) == 1
 
 
+def test_one_that_is_extracted_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tiny-imagenet-200"
+    folder.mkdir()
+    (folder / "wnids.txt").write_text("n02124075\n")
+    official = Official("tiny-imagenet-200", "wnids.txt", "https://x/tiny-imagenet-200.zip", "")
+    monkeypatch.setattr(official, "find", lambda root: None)  # not yet there
+    assert official.obtain(tmp_path) == folder
+
+
 def test_a_damaged_archive(tmp_path: Path) -> None:
     archive = tmp_path / "x.zip"
     archive.write_bytes(b"no zip")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipll.own import Samples, read_table
@@ -107,6 +107,7 @@ def test_pandas_like_parquet(tmp_path: Path) -> None:
 
 
 @given(SETS)
+@example([[","]])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
 def test_candidate_sets_survive(write: Write, ending: str, sets: list[list[str]]) -> None:

@@ -85,6 +85,8 @@ class Official:
             return folder
         archive, into = self.archive(data_root), data_root / self.name
         if into.is_dir() and any(into.iterdir()):
+            if self._is_it(into):  # another process has extracted it since we looked
+                return into
             hint = f"{_by_class(into)} Otherwise:" if _by_class(into) else ""
             raise DataError(f"{into} is not whole: it has no {self.known_by}.{hint} {self.way_out(into)}")
         if hint := _by_class(data_root):

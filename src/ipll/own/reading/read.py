@@ -117,7 +117,8 @@ def check_separator(table: Table, samples: Samples) -> None:
     """Raises where candidates are lists that something else than '|' separates: what is between it recurs."""
     mark = _other_mark(samples)
     if mark and not holds_bars(table):
-        names = Counter(part.strip(" []()'\"") for name in samples.names for part in name.split(mark))
+        parts = (part.strip(" []()'\"") for name in samples.names for part in name.split(mark))
+        names = Counter(filter(None, parts))
         if 2 * sum(count > 1 for count in names.values()) > len(names):
             raise DataError(
                 f"{samples.source}: {samples.names[0]!r} would be one candidate: '|' separates names, not '{mark}'. "
