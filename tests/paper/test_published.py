@@ -221,6 +221,7 @@ def test_of_a_table_some_rows(main: Main, tmp_path: Path) -> None:
     assert "--only wa: no cell of tab1" in main("table", "tab1", "--only", "wa", "--out", tmp_path).err
 
 
+@pytest.mark.usefixtures("some")
 def test_a_table_of_which_nothing_is_published_has_the_papers_numbers(main: Main, tmp_path: Path) -> None:
     status, out, _ = main("table", "running-time", "--out", tmp_path)
     assert status == 0
