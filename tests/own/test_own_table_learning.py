@@ -18,10 +18,11 @@ from ipll.families.side_by_side import Members
 from ipll.networks.network import MembersHead
 from ipll.networks.wide_deep import WideDeep, normal_by_rank
 from ipll.own import Model, Samples, from_arrays
-from ipll.own.certainty import FLAGGED, cautious, twins
+from ipll.own.certainty import FLAGGED, cautious, hidden_errors, twins
+from ipll.own.decisions import Decisions
 from ipll.own.defaults import BUDGET, Choice, reconfigure
 from ipll.own.records import Records
-from ipll.own.trials import _better
+from ipll.own.trials import Tried, _better
 
 X, Y = load_digits(return_X_y=True)
 QUICK: dict[str, Any] = {"train.epochs": 12, "model.width": 32, "train.threads": 1}
@@ -197,6 +198,19 @@ def test_rows_are_kept_within_a_budget_or_as_many_as_told() -> None:
     assert few.records.in_memory.sum() == 30
 
 
+def test_errors_towards_what_is_always_named_along_do_not_show() -> None:
+    sets = torch.rand(40, 5, generator=torch.Generator().manual_seed(0)) < 0.6
+    sets[:, 1] |= sets[:, 0]  # sheep are never without grass
+    found = hidden_errors(sets)
+    for called in range(5):
+        for true in range(5):
+            named = sets[sets[:, true]]
+            lacking = int((~named[:, called]).sum())
+            assert found[called, true] == (len(named) + 2) / (lacking + 1)
+    assert found[1, 0] == sets[:, 0].sum() + 2
+    assert found[0, 1] < found[1, 0] / 3
+
+
 def test_of_noise_nothing_is_said_to_be_known() -> None:
     """Of features that tell nothing: who knows more of a held-out sample than chance has heard of its candidates."""
     rng = np.random.default_rng(0)
@@ -222,6 +236,32 @@ def test_rare_classes_are_not_filled_up_with_samples_of_others() -> None:
     assert (np.array(model.records.labels(model.names)) == np.array(samples.names)[truth]).mean() > 0.92
 
 
+def test_classes_that_are_never_named_alone_do_not_vanish() -> None:
+    """Animals are on grass, and grass is named with whichever animal is in the picture; others have nothing to do with
+    it. Who is named with whom tells that animals must not all be called grass, as they are without a prior."""
+    rng, grass, animals = np.random.default_rng(1), 0, range(1, 5)
+    counts = {grass: 120} | dict.fromkeys(animals, 20) | dict.fromkeys(range(5, 8), 60)
+    rows = np.concatenate([rows_of(range(c, c + 1), 0, count) for c, count in counts.items()])
+    truth = Y[rows]
+    beside = np.where(truth == grass, rng.integers(1, 5, len(rows)), grass)
+    beside = np.where(truth < 5, beside, rng.integers(5, 8, len(rows)))
+    sets = [{*pair} for pair in np.stack([truth, beside], axis=1).tolist()]
+    samples = from_arrays(X[rows] + 8 * rng.normal(size=X[rows].shape), sets)
+    model = Model.fit(samples, device="cpu", settings=QUICK | {"train.epochs": 50})
+    settled = np.array(model.records.labels(model.names)).astype(int)
+    assert (settled == truth).mean() > 0.92
+    assert np.isin(animals, settled).all()
+    chosen = {setting: (value, why) for setting, value, why in model.choices()}
+    assert chosen["disambiguation.prior"][0] == 4
+    assert "whole" in chosen["disambiguation.prior"][1]
+    # Updates do without; decisions learn all anew, and find out again.
+    ids = [f"later {k}" for k in range(20)]
+    later = model.update(from_arrays(samples.features[:20], sets[:20], ids=ids), device="cpu")
+    assert dict(c[:2] for c in later.choices())["disambiguation.prior"] == 0
+    anew = later.decide(Decisions.of(["later 0"], [str(truth[0])]), device="cpu")
+    assert anew.config.part("disambiguation").settings.prior == 4
+
+
 def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
     why = {setting: reason for setting, _, reason in fitted().choices()}
     assert "by quantiles, " in why["model.inputs"]
@@ -242,7 +282,7 @@ def test_the_first_value_that_is_not_clearly_worse_is_taken() -> None:
         ((0.9, 1.0, 1.1), 0.3),
     ):
         told = [mean + noise.roll(k) for k, mean in enumerate(losses)]
-        assert _better("augment.drop", (0.3, 0.1, 0.0), told).value == best
+        assert _better(Tried("augment.drop", (0.3, 0.1, 0.0)), told).value == best
     assert len({setting for setting, _, _ in fitted().choices()}) == len(fitted().choices())
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ipll.component import Batch, Component, Context, predict_within
+from ipll.engine.state import part_of
 from ipll.families.disambiguation import Disambiguation
 from ipll.networks.network import MembersHead, ModelConfig, Output
 from ipll.networks.wide_deep import WideDeep
@@ -83,7 +84,8 @@ class Members(Component):
     def own_targets(self, each: Tensor, out: dict[str, Output], batch: Batch) -> Tensor:
         """-> what each member learns [n, members, capacity]: targets by those alone that leave out the same fold. What
         others say of a sample tells what they were told of the samples that these may not know."""
-        deciding = next(part for part in self.ctx.phase.parts if isinstance(part, Disambiguation))
+        deciding = part_of(self.ctx.phase.parts, Disambiguation)
+        assert deciding is not None
         said, targets = each.float().log_softmax(dim=2), []
         for k in range(self.folds):
             logits = said[:, k :: self.folds].mean(dim=1)

@@ -15,12 +15,13 @@ from ipll.learner import Learner
 from ipll.own.prediction import allowed
 
 FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
-# Errors for each one that held-out sets show: networks err towards classes that were candidates together, as these
-# were learnt from, so that a wrong label lies within the set more often than the sets let expect.
+# Errors for each one that held-out sets show, at least: networks err towards classes that were candidates together, as
+# these were learnt from, so that a wrong label lies within the set more often than the sets let expect.
 UNSEEN = 2.0
 VOTED = 4.0  # and where people voted: they err together, and the networks with them
 ENOUGH = 10_000  # samples that a temperature is fitted on
 BLOCK = 2**16  # samples whose probabilities are held at a time
+TINY = 1e-12  # probability
 
 
 class Certainty(NamedTuple):
@@ -54,6 +55,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     some = within.any(dim=1)
     temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
+    hidden = hidden_errors(sets).clamp_min(UNSEEN) if ctx.pool.votes is None else None
     for here in blocks:
         ctx.check_stop()
         posterior = (scores(here).double() / temperature + beforehand.set_weights(here).log()).softmax(dim=1)
@@ -63,13 +65,25 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         size = sets[here].sum(dim=1)
         chance = torch.where(size > 1, 1 / size, 0.0)  # a label alone may be a miss
         found = posterior.gather(1, labels[here, None])[:, 0]
-        confidence.append(cautious(found, chance, UNSEEN if ctx.pool.votes is None else VOTED).float())
+        unseen = torch.full_like(found, VOTED)
+        if hidden is not None:  # by how probable each of the others is
+            others = posterior.scatter(1, labels[here, None], TINY)
+            unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)
+        confidence.append(cautious(found, chance, unseen).float())
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 
-def cautious(confidence: Tensor, chance: Tensor, unseen: float) -> Tensor:
+def hidden_errors(sets: Tensor) -> Tensor:
+    """-> [classes, classes]: where samples of one class (column) are called another (row), how many for each one that
+    shows, as its set lacks the other. One set with both and one without are counted beside those [n, classes]."""
+    both = torch.stack([sets[sets[:, c]].sum(dim=0) for c in range(sets.shape[1])], dim=1).double()
+    named = both.diagonal()
+    return (named + 2) / (named - both + 1)
+
+
+def cautious(confidence: Tensor, chance: Tensor, unseen: Tensor | float) -> Tensor:
     """-> probabilities whose odds of being wrong are `unseen` times as high; of what is above chance, as much of it."""
     above = ((confidence - chance) / (1 - chance)).clamp_min(0)
     lower = chance + (1 - chance) * above / (above + unseen * (1 - above))

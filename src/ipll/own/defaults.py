@@ -82,9 +82,12 @@ def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tupl
     """-> what is chosen anew for an update. A memory never shrinks; `train.later_epochs` is obeyed."""
     kept = config.part("memory").settings.size
     epochs = config.train.later_epochs or _given_number(given, "train.epochs", 0)
+    chosen = [*_each_update(facts, {"model.backbone": config.model.backbone} | dict(given), epochs)]
+    if facts.kind == "features" and getattr(config.part("disambiguation").settings, "prior", False):
+        chosen.append(Choice("disambiguation.prior", 0.0, "sets may name classes that are yet to come"))
     return tuple(
         choice
-        for choice in _each_update(facts, {"model.backbone": config.model.backbone} | dict(given), epochs)
+        for choice in chosen
         if choice.setting not in given and not (choice.setting == "memory.size" and choice.value < kept)
     )
 

@@ -36,7 +36,7 @@ from ipll.own.saved import read_model, write_model
 from ipll.own.stages import Stages, stages
 from ipll.own.through import Through, network_for
 from ipll.own.training import Update, predict_block
-from ipll.own.trials import try_settings
+from ipll.own.trials import for_a_fit, for_all_anew, try_settings
 from ipll.plugins import load_plugins
 from ipll.progress import Listener, Silent
 from ipll.settings import check
@@ -119,8 +119,9 @@ class Model:
         mean, std = statistics(array)
         with stages(reporter) as under_way:
             if config.model.folds:
-                tried = try_settings(config, array, samples.candidates, mean, std, where, given, under_way)
-                chosen, config = _latest(chosen, tried), reconfigure(config, tried)
+                tried = for_a_fit(config, given)
+                found = try_settings(tried, config, array, samples.candidates, mean, std, where, under_way)
+                chosen, config = _latest(chosen, found), reconfigure(config, found)
             new = cls(
                 names=(), config=config, kind=kind_of(samples), shape=array.shape[1:],
                 feature_names=samples.feature_names, mean=mean, std=std, given=given, chosen=in_force(chosen, config),
@@ -159,9 +160,17 @@ class Model:
         config = reconfigure(self.config, chosen)
         if message := _too_small(config, classes):
             warnings.warn(f"{message} Classes take turns in it; old ones may be forgotten.", stacklevel=2)
+        anew = samples is None and model._keeps_all
         with stages(reporter) as under_way:
+            if anew and config.model.folds:
+                tried, task = for_all_anew(self.chosen), all_again(model.tensors, classes, None)
+                assert isinstance(task.samples, np.ndarray)
+                found = try_settings(
+                    tried, config, task.samples, task.candidates, self.mean, self.std, where, under_way
+                )
+                chosen, config = _latest(chosen, found), reconfigure(config, found)
             model = replace(model, config=config, chosen=_latest(self.chosen, chosen))
-            model = model._learn(given, where, under_way, pending, anew=samples is None and model._keeps_all)
+            model = model._learn(given, where, under_way, pending, anew=anew)
             return model._noted(None if samples is None else given, decisions)
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,65 +21,100 @@ from ipll.families.side_by_side import Members, evidence
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, reconfigure
 from ipll.own.inputs import Array
+from ipll.own.naming import naming_losses
 from ipll.own.stages import Stages
 from ipll.rng import numpy_generator
 
-ROWS = 1_500  # of a trial, at most
-MEMBERS, WIDTH, EPOCHS = 4, 64, 20  # as many folds as members; they need not be good, only comparable
-# What is tried, in turn: the first value that is not worse than the best by two standard errors is taken. Drop-out
-# helps where features are many (0.3: faces), and hurts where they are few (0: 10 formants of a vowel).
-TRIED = (("augment.drop", (0.3, 0.1, 0.0)), ("model.inputs", ("quantiles", "z-scores")))
+MEMBERS, WIDTH = 5, 128  # as many folds as members; they need not be good, only comparable
+
+
+class Tried(NamedTuple):
+    """What is tried: the first value that is not worse than the best by some standard errors is taken."""
+
+    setting: str
+    values: tuple[Any, ...]
+    whole: bool = False  # by the probability of whole sets, not only that the label is among them
+    rows: int = 1_500  # at most; and no more steps than the fit itself will have
+    epochs: int = 20
+    errors: int = 2
+
+
+# In turn. A prior keeps classes from vanishing that are never candidates without a commoner one, and fills up classes
+# that are rare. Drop-out helps where features are many (0.3: faces), and hurts where they are few (0: 10 formants of a
+# vowel).
+PRIOR = Tried(
+    "disambiguation.prior", (0.0, 4.0), whole=True, rows=6_000, epochs=60, errors=3
+)  # it depends on how many rows
+TRIED = (
+    PRIOR,
+    Tried("augment.drop", (0.3, 0.1, 0.0)),
+    Tried("model.inputs", ("quantiles", "z-scores")),
+)
+
+
+def for_a_fit(config: Config, given: Mapping[str, Any]) -> tuple[Tried, ...]:
+    """-> what is tried for a new model: not what is given, or what the method does without."""
+    table = config.to_table()
+    return tuple(one for one in TRIED if one.setting not in given and _value(table, one.setting))
+
+
+def for_all_anew(chosen: Sequence[Choice]) -> tuple[Tried, ...]:
+    """-> what is tried again, of what was chosen, where all that a model keeps is learnt anew."""
+    return (PRIOR,) if PRIOR.setting in {choice.setting for choice in chosen} else ()
 
 
 def try_settings(
-    config: Config, samples: Array, candidates: npt.NDArray[np.bool_], mean: tuple[float, ...],
-    std: tuple[float, ...], device: torch.device, given: Mapping[str, Any], stages: Stages,
+    tried: Sequence[Tried], config: Config, samples: Array, candidates: npt.NDArray[np.bool_],
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device, stages: Stages,
 ) -> tuple[Choice, ...]:  # fmt: skip
-    """-> choices for a new model by the likelihood of held-out candidate sets, of a network with cross-fitting. What is
-    given, or what the method does without, is not tried."""
-    table = config.to_table()
-    tried = [(setting, values) for setting, values in TRIED if setting not in given and _value(table, setting)]
-    rows = numpy_generator(config.seed, "trials").permutation(len(samples))[:ROWS]
-    sets = candidates[rows][:, candidates[rows].any(0)]
-    if len(rows) < 2 * MEMBERS or sets.shape[1] < 2 or not sets.any(1).all():
+    """-> choices by the likelihood of held-out candidate sets, of a network with cross-fitting."""
+    order = numpy_generator(config.seed, "trials").permutation(len(samples))
+    if not tried or len(order) < 2 * MEMBERS or not candidates.any(1).all():
         return ()
-    stages.begin(f"which settings, by trials on {len(rows):,} samples")
-    task = Task(0, np.arange(len(rows)), samples[rows], sets, old=0, seen=sets.shape[1])
-    model = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH)
-    train = replace(config.train, epochs=min(EPOCHS, config.train.epochs), compile="off", graphs="off")
-    config, found = replace(config, model=model, train=train), []
-    known: dict[str, Tensor] = {}  # losses by the whole configuration: what was tried need not be tried again
+    stages.begin(f"which settings, by trials on {max(len(order[: one.rows]) for one in tried):,} samples")
+    model, train = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH), config.train
+    config, found = replace(config, model=model, train=replace(train, compile="off", graphs="off")), []
+    known: dict[tuple[str, int], HeldOut] = {}  # by the whole configuration: what was tried need not be tried again
     with cpu_threads(train.threads), arithmetic(deterministic=train.deterministic, device=device):
-        for setting, values in tried:
+        for one in tried:
+            rows = order[: one.rows]
+            sets = candidates[rows][:, candidates[rows].any(0)]
+            if sets.shape[1] < 2:
+                continue
+            task = Task(0, np.arange(len(rows)), samples[rows], sets, old=0, seen=sets.shape[1])
+            epochs = min(one.epochs, math.ceil(train.epochs * len(order) / len(rows)))
+            config = replace(config, train=replace(config.train, epochs=epochs))
             losses = []
-            for value in values:
-                trial = reconfigure(config, (Choice(setting, value, ""),))
-                if (key := repr(trial)) not in known:
+            for value in one.values:
+                trial = reconfigure(config, (Choice(one.setting, value, ""),))
+                if (key := (repr(trial), len(rows))) not in known:
                     learner = Learner(
                         trial, channels=samples.shape[1], classes=task.seen, mean=mean, std=std, device=device
                     )
                     learner.ctx.check_stop = stages.stop.check
                     known[key] = _held_out(learner, task)
-                losses.append(known[key])
-            found.append(_better(setting, values, losses))
+                losses.append(known[key].losses(whole=one.whole))
+            found.append(_better(one, losses))
             config = reconfigure(config, (found[-1],))
     return tuple(found)
 
 
-def _better(setting: str, values: Sequence[Any], losses: Sequence[Tensor]) -> Choice:
-    """-> the first of the values that is not worse than the best by two standard errors, by the losses of the same
-    samples [n] under each: they stand in the order in which they are preferred."""
+def _better(tried: Tried, losses: Sequence[Tensor]) -> Choice:
+    """-> the first of the values that is not clearly worse than the best, by the losses of the same samples [n] under
+    each: they stand in the order in which they are preferred."""
+    values = tried.values
     order = sorted(range(len(values)), key=lambda k: float(losses[k].mean()))
-    chosen = next(k for k in range(len(values)) if not _behind(losses[k], losses[order[0]]))
+    chosen = next(k for k in range(len(values)) if not _behind(losses[k], losses[order[0]], tried.errors))
     _, margin = _difference(losses[chosen], losses[next(k for k in order if k != chosen)])
     said = ", ".join(f"{float(loss.mean()):.3f} by {value}" for value, loss in zip(values, losses, strict=True))
-    why = f"-log of the probability of held-out candidate sets: {said}, give or take {margin:.3f}"
-    return Choice(setting, values[chosen], why)
+    of = "whole held-out" if tried.whole else "held-out"
+    why = f"-log of the probability of {of} candidate sets: {said}, give or take {margin:.3f}"
+    return Choice(tried.setting, values[chosen], why)
 
 
-def _behind(loss: Tensor, best: Tensor) -> bool:
+def _behind(loss: Tensor, best: Tensor, errors: int) -> bool:
     mean, error = _difference(loss, best)
-    return mean > 2 * error
+    return mean > errors * error
 
 
 def _difference(one: Tensor, other: Tensor) -> tuple[float, float]:
@@ -92,11 +128,21 @@ def _value(table: Mapping[str, Any], setting: str) -> Any:
     return table[section].get(name)
 
 
-def _held_out(learner: Learner, task: Task) -> Tensor:
-    """-> the loss of each sample's candidate set, by members that did not learn from it [n]."""
+class HeldOut(NamedTuple):
+    """What members say of samples that they did not learn from."""
+
+    scores: Tensor  # [n, classes], by the temperature under which sets are most likely
+    sets: Tensor  # [n, classes] bool
+    fold: Tensor  # [n]
+
+    def losses(self, *, whole: bool) -> Tensor:
+        return naming_losses(*self) if whole else set_losses(self.scores, self.sets.double())
+
+
+def _held_out(learner: Learner, task: Task) -> HeldOut:
     for _ in learner.fit(task):
         learner.ctx.check_stop()
     members = part_of(learner.ctx.parts, Members)
     assert members is not None
-    scores, sets = evidence(learner.ctx, members).linear.double(), learner.ctx.pool.candidates
-    return set_losses(scores / set_temperature(scores, sets), sets)
+    scores, pool = evidence(learner.ctx, members).linear.double(), learner.ctx.pool
+    return HeldOut(scores / set_temperature(scores, pool.candidates), pool.candidates, members.fold(pool.ids))
