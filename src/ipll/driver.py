@@ -18,6 +18,7 @@ from ipll.component import never
 from ipll.data.stream import Task
 from ipll.errors import Interrupted
 from ipll.learner import Learner, Position
+from ipll.messages import UNTOLD
 from ipll.progress import Listener
 
 ASKED = "Stopping after this step; press again to stop now."
@@ -140,7 +141,7 @@ def stop_requests(
         signal.signal(number, previous[number])
         if not stop.asked:
             stop.ask(number)
-            with suppress(RuntimeError):  # it came in the middle of another line
+            with suppress(*UNTOLD):
                 note(ASKED)
 
     for number in previous:

@@ -10,6 +10,9 @@ from rich.markup import escape
 from rich.segment import Segment, Segments
 
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+# What the answer to a signal may meet: another line that is being printed, or that nobody reads any more (of which rich
+# makes an exit). The signal is obeyed all the same.
+UNTOLD = (RuntimeError, OSError, SystemExit)
 HIDDEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs (names that are not UTF-8), line separators
 
 

@@ -20,6 +20,15 @@ from ipll.data.pictures import read_picture
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.own.model import Model
 
+# A plugin that takes its time, in naps: a signal that comes just before one sleeps is heard only after it.
+WAITS = """
+import time
+from pathlib import Path
+Path("waits").touch()
+for _ in range(600):
+    time.sleep(0.1)
+"""
+
 # Fit
 
 
@@ -317,13 +326,25 @@ def test_ctrl_c_leaves_the_model_as_it_was(
 
 def test_ctrl_c_is_heard_at_once_whatever_goes_on(launch: Any, tmp_path: Path) -> None:
     """Here a plugin takes its time: nothing is learnt yet."""
-    (tmp_path / "plugin.py").write_text("import pathlib, time; pathlib.Path('waits').touch(); time.sleep(60)")
+    (tmp_path / "plugin.py").write_text(WAITS)
     with launch("fit", "table.csv", "--out", "model", "--plugin", "plugin.py") as process:
         while process.poll() is None and not (tmp_path / "waits").exists():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "Stopping.\n")
+
+
+def test_ctrl_c_is_obeyed_where_nobody_reads_what_is_told(launch: Any, tmp_path: Path) -> None:
+    """As in `ipll fit ... 2>&1 | head`, or where the terminal is gone."""
+    (tmp_path / "plugin.py").write_text(WAITS)
+    with launch("fit", "table.csv", "--out", "model", "--plugin", "plugin.py") as process:
+        process.stdout.close()
+        process.stderr.close()
+        while process.poll() is None and not (tmp_path / "waits").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
 
 
 def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ipll.cli.results import figure, paper_table, report, run_bench
 from ipll.cli.streams import augment, stream
 from ipll.engine.launch import leave
 from ipll.errors import Interrupted, IpllError
-from ipll.messages import tell
+from ipll.messages import UNTOLD, tell
 
 app = typer.Typer(
     cls=Program,
@@ -78,7 +78,7 @@ class Heard:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        with suppress(RuntimeError):  # it came in the middle of another line
+        with suppress(*UNTOLD):
             tell("Stopping.", err_console)
         signal.default_int_handler(number, frame)
 
