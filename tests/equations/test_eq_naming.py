@@ -1,4 +1,4 @@
-"""How likely whole candidate sets are, and whether a prior is wanted, against loops."""
+"""How likely whole candidate sets are, and whether looks tell them, against loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ipll.own.naming import BEFOREHAND, LEAST, ROUNDS, naming_losses
+from ipll.own.naming import BEFOREHAND, LEAST, ROUNDS, naming_losses, told_by_looks
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -64,3 +64,27 @@ def test_labels_that_explain_who_is_named_are_likelier() -> None:
     grass = torch.tensor([4.0, -4.0]).expand(400, 2)
     fold = torch.arange(400) // 4 % 4
     assert naming_losses(apart, sets, fold).mean() < naming_losses(grass, sets, fold).mean() - 0.05
+
+
+def test_how_far_looks_tell_the_set() -> None:
+    rng = np.random.default_rng(0)
+    n, classes = 60, 4
+    looks, labels = rng.normal(size=(n, 3)), rng.integers(0, 3, n)
+    labels[7] = 3  # the only one of its label
+    sets = rng.random((n, classes)) < 0.3
+    sets[np.arange(n), labels] = True
+    sets[7] = True
+    same = random = count = 0.0
+    for i in range(n):
+        if sets[i].sum() == 1:
+            continue
+        others = [j for j in range(n) if j != i and labels[j] == labels[i] and sets[j].sum() > 1]
+        if others:
+            nearest = min(others, key=lambda j: float(np.linalg.norm(looks[i] - looks[j])))
+            same += (sets[nearest] == sets[i]).all()
+            random += sum((sets[j] == sets[i]).all() for j in others) / len(others)
+            count += 1
+    found = told_by_looks(torch.from_numpy(looks), torch.from_numpy(labels), torch.from_numpy(sets))
+    np.testing.assert_allclose(found, (same / count, random / count))
+    alone = torch.eye(4, dtype=torch.bool)
+    assert told_by_looks(torch.zeros(4, 2), torch.arange(4), alone) == (0.0, 0.0)

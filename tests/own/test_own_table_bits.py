@@ -20,7 +20,7 @@ from ipll.engine.state import part_of
 from ipll.errors import ConfigError, Interrupted
 from ipll.estimator import IncrementalClassifier
 from ipll.families.classifier.stacked import Stacked
-from ipll.families.side_by_side import Members
+from ipll.families.side_by_side import Members, set_keys
 from ipll.learner import Learner, Position
 from ipll.networks.network import MembersHead, ModelConfig
 from ipll.own import Model, Samples, from_arrays
@@ -62,10 +62,11 @@ def same(left: Model, right: Model) -> None:
     assert (left.temperature, left.far) == (right.temperature, right.far)
 
 
-def learner(rows: int = 40) -> tuple[Learner, Task]:
-    given = QUICK | {"train.epochs": 1, "model.members": 4, "model.folds": 4}
+def learner(rows: int = 40, leave_out: str = "samples") -> tuple[Learner, Task]:
+    given = QUICK | {"train.epochs": 1, "model.members": 4, "model.folds": 4, "model.leave_out": leave_out}
     config = configure("pgdr/tables", 0, choose(Facts("features", rows, 3, 0, 4, False), given), given)
     sets = np.eye(3, dtype=np.bool_)[np.arange(rows) % 3]
+    sets[::2, 0] = True
     task = Task(
         index=0, ids=np.arange(rows), samples=np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32),
         candidates=sets, old=0, seen=3, known=np.zeros(3, np.bool_),
@@ -74,18 +75,21 @@ def learner(rows: int = 40) -> tuple[Learner, Task]:
     return made, task
 
 
-def test_no_member_learns_from_its_own_fold() -> None:
+@pytest.mark.parametrize("leave_out", ["samples", "sets"])
+def test_no_member_learns_from_its_own_fold(leave_out: str) -> None:
     """The targets that a member's loss sees are empty for each sample of its fold, and full for all others."""
-    made, task = learner()
+    made, task = learner(leave_out=leave_out)
     members, checked = part_of(made.ctx.parts, Members), []
     assert members is not None
     plain = members.reshape
 
     def watched(out: Any, targets: Any, batch: Any) -> Any:
         shaped, each = plain(out, targets, batch)
-        ids = made.ctx.pool.ids[batch.rows]
+        pool = made.ctx.pool
+        ids, sets = pool.ids[batch.rows], pool.candidates[batch.rows]
         mass = each.view(len(ids), members.members, -1).sum(2)
-        own = members.fold(ids)[:, None] == torch.arange(members.members) % members.folds
+        keys = set_keys(ids, sets) if leave_out == "sets" else ids
+        own = members.fold(keys)[:, None] == torch.arange(members.members) % members.folds
         assert torch.equal(mass == 0, own)
         assert torch.allclose(mass[~own], torch.tensor(float(members.members)))
         head = made.ctx.network.head
@@ -98,6 +102,17 @@ def test_no_member_learns_from_its_own_fold() -> None:
     for _ in made.fit(task):
         pass
     assert sum(checked) >= 40
+
+
+def test_samples_with_the_same_candidates_share_a_number_whatever_classes_come() -> None:
+    sets = torch.rand(300, 6, generator=torch.Generator().manual_seed(0)) < 0.4
+    ids = torch.arange(300) + 10**12
+    keys, wider = set_keys(ids, sets), set_keys(ids, torch.cat([sets, torch.zeros(300, 2, dtype=torch.bool)], dim=1))
+    assert torch.equal(keys, wider)
+    several = sets.sum(1) > 1
+    assert torch.equal(keys[~several], ids[~several])
+    alike = (sets[several][:, None] == sets[several]).all(2)
+    assert torch.equal(keys[several][:, None] == keys[several], alike)
 
 
 def test_one_stopped_after_the_last_epoch_still_knows_how_many_sets_have_missed(tmp_path: Path) -> None:
@@ -136,6 +151,18 @@ def test_a_stopped_fit_and_update_go_on_to_the_same_bits(tmp_path: Path) -> None
     with pytest.raises(Interrupted):
         fitted().update(batch(1), device="cpu", pending=tmp_path / "b", reporter=Stop(4))
     same(fitted().update(batch(1), device="cpu", pending=tmp_path / "b"), fitted().update(batch(1), device="cpu"))
+
+
+def test_a_stopped_fit_that_leaves_out_sets_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Labels that are found outside a set join it at the end: who had left it out is remembered."""
+    settings = QUICK | {"model.leave_out": "sets", "disambiguation.miss_rate": 0.2}
+    whole = Model.fit(batch(0), device="cpu", settings=settings)
+    for epoch in (4, 6):
+        with pytest.raises(Interrupted):
+            Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / str(epoch), reporter=Stop(epoch))
+        same(Model.fit(batch(0), device="cpu", settings=settings, pending=tmp_path / str(epoch)), whole)
+    whole.save(tmp_path / "m")
+    same(Model.load(tmp_path / "m").update(batch(1), device="cpu"), whole.update(batch(1), device="cpu"))
 
 
 def test_a_model_read_back_says_and_learns_the_same(tmp_path: Path) -> None:

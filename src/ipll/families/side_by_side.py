@@ -15,13 +15,14 @@ from ipll.networks.network import MembersHead, ModelConfig, Output
 from ipll.networks.wide_deep import WideDeep
 
 BLOCK = 8192  # samples whose logits, of all members, are held at a time
+GOLDEN = 0x9E3779B1  # 2^32 over the golden ratio
 ENOUGH = 10_000  # samples that quantiles are taken of
 
 
 def beside(model: ModelConfig) -> tuple[Component, ...]:
     """-> the parts that a network brings with it, whatever the method."""
     quantiles = (Quantiles(None),) if model.inputs == "quantiles" else ()
-    return (*quantiles, Members(model.members, model.folds)) if model.members > 1 else quantiles
+    return (*quantiles, Members(model.members, model.folds, model.leave_out)) if model.members > 1 else quantiles
 
 
 class Quantiles(Component):
@@ -41,31 +42,42 @@ class Members(Component):
     """Joins any method where `model.members` are several: labels are settled by their mean prediction, and each learns
     with a loss of its own, so that they differ as much as their random weights make them.
 
-    Cross-fitting: with `model.folds` the samples are dealt into folds, by their ids alone, and member m does not learn
-    from fold m, nor targets that others decided who did. What it says of them is evidence, where targets are decided by
-    predictions alone: a momentum of theirs, or votes, bring others' in again.
+    Cross-fitting: with `model.folds` the samples are dealt into folds, by their ids alone, or those with the same
+    candidates together, and member m does not learn from fold m, nor targets that others decided who did. What it says
+    of them is evidence, where targets are decided by predictions alone: a momentum of theirs, or votes, bring others'
+    in again.
     """
 
-    def __init__(self, members: int, folds: int) -> None:
+    passing = ("dealt",)
+    dealt: Tensor  # [n] int16, the fold of each of the pool's samples
+
+    def __init__(self, members: int, folds: int, leave_out: str = "samples") -> None:
         super().__init__(None)
-        self.members, self.folds = members, folds
+        self.members, self.folds, self.leave_out = members, folds, leave_out
+        self.register_buffer("dealt", torch.zeros(0, dtype=torch.int16))
 
-    def fold(self, ids: Tensor) -> Tensor:
-        """-> the fold of each sample [n]. Multiples of the golden ratio deal neighbours to different folds."""
-        return ((ids * 0x9E3779B1) % 2**32 * self.folds) >> 32
+    def begin_task(self) -> None:
+        pool = self.ctx.pool
+        keys = pool.ids if self.leave_out == "samples" else set_keys(pool.ids, pool.candidates)
+        self.dealt = self.fold(keys)
 
-    def unseen(self, ids: Tensor) -> Tensor:
-        """-> which members do not learn from each sample [n, members] bool."""
+    def fold(self, keys: Tensor) -> Tensor:
+        """-> the fold of each sample [n] by a number of its own. Multiples of the golden ratio deal neighbours to
+        different folds. -1: in none."""
         if not self.folds:
-            return torch.zeros(len(ids), self.members, dtype=torch.bool, device=ids.device)
-        own = torch.arange(self.members, device=ids.device) % self.folds
-        return self.fold(ids)[:, None] == own
+            return torch.full_like(keys, -1, dtype=torch.int16)
+        return (((keys * GOLDEN) % 2**32 * self.folds) >> 32).to(torch.int16)
 
-    def held_out(self, features: Tensor, ids: Tensor) -> Tensor:
-        """-> log-probabilities [n, capacity] by the members that do not learn from these samples; there are folds."""
+    def unseen(self, fold: Tensor) -> Tensor:
+        """-> which members do not learn from samples of each of these folds [n, members] bool."""
+        return fold[:, None] == torch.arange(self.members, device=fold.device) % max(self.folds, 1)
+
+    def held_out(self, features: Tensor, rows: Tensor) -> Tensor:
+        """-> log-probabilities [n, capacity] by the members that do not learn from these rows of the pool; there are
+        folds."""
         head = self.ctx.phase.network.head
         assert isinstance(head, MembersHead)
-        unseen = self.unseen(ids)[:, :, None]
+        unseen = self.unseen(self.dealt[rows])[:, :, None]
         each = head.each(features).float().log_softmax(dim=2)
         return (each * unseen).sum(dim=1) / unseen.sum(dim=1)
 
@@ -76,7 +88,7 @@ class Members(Component):
         assert isinstance(head, MembersHead)
         each = {name: head.each(view.features) for name, view in out.items()}
         shaped = {name: view._replace(shaped=each[name].flatten(0, 1)) for name, view in out.items()}
-        learns = ~self.unseen(self.ctx.pool.ids[batch.rows])
+        learns = ~self.unseen(self.dealt[batch.rows])
         own = self.own_targets(each["weak"], out, batch) if self.folds else targets[:, None]
         return shaped, (own * (learns * self.members)[:, :, None]).flatten(0, 1)
 
@@ -100,6 +112,16 @@ class Members(Component):
         return dict.fromkeys(("kd", "kd_auxiliary"), float(self.members))
 
 
+def set_keys(ids: Tensor, sets: Tensor) -> Tensor:
+    """-> a number for each sample [n], the same for all with the same candidates [n, capacity] where they are several;
+    of one alone by its id. Columns that are yet to come change nothing."""
+    classes = torch.arange(1, sets.shape[1] + 1, device=ids.device)
+    marks = (classes * GOLDEN) % 2**32
+    marks = ((marks ^ (marks >> 15)) * GOLDEN) % 2**32
+    keys = torch.cat([torch.where(block, marks, 0).sum(dim=1) for block in torch.split(sets, BLOCK)])
+    return torch.where(sets.sum(dim=1) > 1, keys, ids)
+
+
 class Evidence(NamedTuple):
     """What samples [n] look like to members that did not learn from them."""
 
@@ -110,7 +132,7 @@ class Evidence(NamedTuple):
 @torch.no_grad()
 def evidence(ctx: Context, members: Members) -> Evidence:
     """-> of every sample of the pool, by its features now and the labels that members settle on which leave it out."""
-    features, fold, sets = ctx.pool_features(), members.fold(ctx.pool.ids), ctx.pool.candidates
+    features, fold, sets = ctx.pool_features(), members.dealt, ctx.pool.candidates
     head, everything = ctx.network.head, torch.arange(len(features), device=features.device)
     assert isinstance(head, MembersHead)
     linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
@@ -120,7 +142,7 @@ def evidence(ctx: Context, members: Members) -> Evidence:
         columns = torch.cat([torch.arange(head.channels, device=fold.device), units])
         scale = features.new_ones(len(columns))
         scale[head.channels :] = (members.members / len(own)) ** 0.5
-        labels = torch.empty_like(fold)
+        labels = torch.empty_like(ctx.pool.ids)
         for block in torch.split(everything, BLOCK):
             ctx.check_stop()
             said = head.each(features[block])[:, own].float().log_softmax(dim=2).mean(dim=1)

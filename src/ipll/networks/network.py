@@ -46,6 +46,11 @@ class ModelConfig(Section, name="model"):
     folds: int = setting(
         0, "cross-fitting: member m does not learn from fold m of the samples; 0: all learn from all", least=0
     )
+    leave_out: str = setting(
+        "samples",
+        "what folds are dealt of: 'samples', or 'sets': all with the same candidates, two or more, together",
+        choices=("samples", "sets"),
+    )
     inputs: str = setting(
         "z-scores",
         "what becomes of features: 'z-scores', or 'quantiles': each one normal by its ranks ('wide-deep')",

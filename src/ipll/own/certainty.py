@@ -15,10 +15,10 @@ from ipll.learner import Learner
 from ipll.own.prediction import allowed
 
 FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
-# Errors for each one that held-out sets show, at least: networks err towards classes that were candidates together, as
-# these were learnt from, so that a wrong label lies within the set more often than the sets let expect.
-UNSEEN = 2.0
-VOTED = 4.0  # and where people voted: they err together, and the networks with them
+# Networks that would have said a class outside the set know less of those within it: of what is above chance counts
+# the probability that they gave the set, to this power.
+DOUBT = 0.1
+VOTED = 4.0  # errors for each one that shows where people voted: they err together, and the networks with them
 ENOUGH = 10_000  # samples that a temperature is fitted on
 BLOCK = 2**16  # samples whose probabilities are held at a time
 TINY = 1e-12  # probability
@@ -55,21 +55,24 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     some = within.any(dim=1)
     temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
-    hidden = hidden_errors(sets).clamp_min(UNSEEN) if ctx.pool.votes is None else None
+    hidden = hidden_errors(sets) if ctx.pool.votes is None else None
     for here in blocks:
         ctx.check_stop()
-        posterior = (scores(here).double() / temperature + beforehand.set_weights(here).log()).softmax(dim=1)
+        said = scores(here).double() / temperature
+        posterior = (said + beforehand.set_weights(here).log()).softmax(dim=1)
         posterior.nan_to_num_(0.0)
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
         size = sets[here].sum(dim=1)
         chance = torch.where(size > 1, 1 / size, 0.0)  # a label alone may be a miss
         found = posterior.gather(1, labels[here, None])[:, 0]
-        unseen = torch.full_like(found, VOTED)
-        if hidden is not None:  # by how probable each of the others is
-            others = posterior.scatter(1, labels[here, None], TINY)
-            unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)
-        confidence.append(cautious(found, chance, unseen).float())
+        if hidden is None:
+            confidence.append(cautious(found, chance, VOTED).float())
+            continue
+        others = posterior.scatter(1, labels[here, None], TINY)
+        unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is
+        expected = torch.where(size > 1, (said.softmax(dim=1) * sets[here]).sum(dim=1), 1.0)
+        confidence.append(doubted(cautious(found, chance, unseen), chance, expected).float())
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
@@ -88,6 +91,11 @@ def cautious(confidence: Tensor, chance: Tensor, unseen: Tensor | float) -> Tens
     above = ((confidence - chance) / (1 - chance)).clamp_min(0)
     lower = chance + (1 - chance) * above / (above + unseen * (1 - above))
     return torch.where(confidence > chance, lower, confidence)
+
+
+def doubted(confidence: Tensor, chance: Tensor, expected: Tensor) -> Tensor:
+    """-> probabilities that are the closer to chance, where they are above, the less probable their set was [n]."""
+    return torch.where(confidence > chance, chance + expected**DOUBT * (confidence - chance), confidence)
 
 
 def twins(sets: Tensor) -> list[Tensor]:

@@ -119,7 +119,7 @@ class Model:
         mean, std = statistics(array)
         with stages(reporter) as under_way:
             if config.model.folds:
-                tried = for_a_fit(config, given)
+                tried = for_a_fit(config, given, votes=samples.votes is not None)
                 found = try_settings(tried, config, array, samples.candidates, mean, std, where, under_way)
                 chosen, config = _latest(chosen, found), reconfigure(config, found)
             new = cls(

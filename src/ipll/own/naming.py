@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ipll.families.side_by_side import set_keys
+
 ROUNDS = 5  # of expectation and maximisation
 BEFOREHAND = 10.0  # samples of each class by which its rates are drawn to those of all
 LEAST = 1e-4  # of a rate
@@ -49,3 +51,22 @@ def _joint(within: Tensor, named: Tensor, rates: Tensor) -> Tensor:
     itself = torch.eye(len(rates), dtype=torch.bool, device=rates.device)
     yes, no = (part.log().masked_fill(itself, 0) for part in (rates, 1 - rates))
     return within + named @ (yes - no).T + no.sum(dim=1)
+
+
+def told_by_looks(looks: Tensor, labels: Tensor, sets: Tensor) -> tuple[float, float]:
+    """-> of samples with several candidates [n, classes], the share whose set is that of the most similar one, by
+    looks [n, dim], with the same label [n]; and the share if any of these would do."""
+    several = (sets.sum(dim=1) > 1).nonzero()[:, 0]
+    which = set_keys(several, sets[several])
+    same = random = count = 0.0
+    for label in range(sets.shape[1]):
+        here = (labels[several] == label).nonzero()[:, 0]
+        n = len(here)
+        if n < 2:
+            continue
+        distance = torch.cdist(looks[several[here]], looks[several[here]]).fill_diagonal_(torch.inf)
+        alike = which[here][:, None] == which[here]
+        same += float(alike.gather(1, distance.argmin(dim=1, keepdim=True)).sum())
+        random += float(alike.sum() - n) / (n - 1)
+        count += n
+    return (same / count, random / count) if count else (0.0, 0.0)

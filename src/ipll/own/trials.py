@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,41 +21,84 @@ from ipll.families.side_by_side import Members, evidence
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, reconfigure
 from ipll.own.inputs import Array
-from ipll.own.naming import naming_losses
+from ipll.own.naming import naming_losses, told_by_looks
 from ipll.own.stages import Stages
 from ipll.rng import numpy_generator
 
 MEMBERS, WIDTH = 5, 128  # as many folds as members; they need not be good, only comparable
 
 
+TOLD = 0.5  # of what labels leave open about sets, the share that looks must tell for these to be left out together
+
+
+class HeldOut(NamedTuple):
+    """What members say of samples that they did not learn from."""
+
+    scores: Tensor  # [n, classes], by the temperature under which sets are most likely
+    sets: Tensor  # [n, classes] bool
+    fold: Tensor  # [n]
+    looks: Tensor  # [n, features], as the networks see them
+
+    def losses(self) -> Tensor:
+        """-> -log of the probability that the label is within the set [n]."""
+        return set_losses(self.scores, self.sets.double())
+
+    def whole_losses(self) -> Tensor:
+        """-> -log of the probability of the very set [n]."""
+        return naming_losses(self.scores, self.sets, self.fold)
+
+    def labels(self) -> Tensor:
+        return self.scores.masked_fill(~self.sets, -torch.inf).argmax(dim=1)
+
+
 class Tried(NamedTuple):
-    """What is tried: the first value that is not worse than the best by some standard errors is taken."""
+    """What is tried, and what decides by what comes of it."""
 
     setting: str
     values: tuple[Any, ...]
-    whole: bool = False  # by the probability of whole sets, not only that the label is among them
+    decide: Callable[[Tried, Sequence[HeldOut]], Choice]
     rows: int = 1_500  # at most; and no more steps than the fit itself will have
     epochs: int = 20
-    errors: int = 2
+    errors: int = 2  # the first value that is not worse than the best by so many standard errors is taken
+    bare: bool = False  # only where sets are all there is: no votes, no misses
+
+
+def likelier(tried: Tried, found: Sequence[HeldOut]) -> Choice:
+    return _better(tried, [one.losses() for one in found], "held-out")
+
+
+def likelier_as_a_whole(tried: Tried, found: Sequence[HeldOut]) -> Choice:
+    return _better(tried, [one.whole_losses() for one in found], "whole held-out")
+
+
+def told(tried: Tried, found: Sequence[HeldOut]) -> Choice:
+    """Where looks tell the set, a network that has learnt from others of it has settled them all as one: it must not
+    have seen any to say something of them."""
+    alike, any_ = told_by_looks(found[0].looks.double(), found[0].labels(), found[0].sets)
+    value = "sets" if alike - any_ > TOLD * (1 - any_) else "samples"
+    why = f"{100 * alike:.0f} % have the set of the most similar one with the same label, {100 * any_:.0f} % by chance"
+    return Choice(tried.setting, value, why)
 
 
 # In turn. A prior keeps classes from vanishing that are never candidates without a commoner one, and fills up classes
-# that are rare. Drop-out helps where features are many (0.3: faces), and hurts where they are few (0: 10 formants of a
-# vowel).
-PRIOR = Tried(
-    "disambiguation.prior", (0.0, 4.0), whole=True, rows=6_000, epochs=60, errors=3
-)  # it depends on how many rows
+# that are rare; what it does depends on how many rows there are. Drop-out helps where features are many (0.3: faces),
+# and hurts where they are few (0: 10 formants of a vowel).
+PRIOR = Tried("disambiguation.prior", (0.0, 4.0), likelier_as_a_whole, rows=6_000, epochs=60, errors=3)
 TRIED = (
     PRIOR,
-    Tried("augment.drop", (0.3, 0.1, 0.0)),
-    Tried("model.inputs", ("quantiles", "z-scores")),
+    Tried("model.leave_out", ("samples",), told, rows=6_000, epochs=60, bare=True),
+    Tried("augment.drop", (0.3, 0.1, 0.0), likelier),
+    Tried("model.inputs", ("quantiles", "z-scores"), likelier),
 )
 
 
-def for_a_fit(config: Config, given: Mapping[str, Any]) -> tuple[Tried, ...]:
+def for_a_fit(config: Config, given: Mapping[str, Any], *, votes: bool) -> tuple[Tried, ...]:
     """-> what is tried for a new model: not what is given, or what the method does without."""
     table = config.to_table()
-    return tuple(one for one in TRIED if one.setting not in given and _value(table, one.setting))
+    bare = not votes and not _value(table, "disambiguation.miss_rate")
+    return tuple(
+        one for one in TRIED if one.setting not in given and _value(table, one.setting) and (bare or not one.bare)
+    )
 
 
 def for_all_anew(chosen: Sequence[Choice]) -> tuple[Tried, ...]:
@@ -84,7 +127,7 @@ def try_settings(
             task = Task(0, np.arange(len(rows)), samples[rows], sets, old=0, seen=sets.shape[1])
             epochs = min(one.epochs, math.ceil(train.epochs * len(order) / len(rows)))
             config = replace(config, train=replace(config.train, epochs=epochs))
-            losses = []
+            held_out = []
             for value in one.values:
                 trial = reconfigure(config, (Choice(one.setting, value, ""),))
                 if (key := (repr(trial), len(rows))) not in known:
@@ -93,13 +136,13 @@ def try_settings(
                     )
                     learner.ctx.check_stop = stages.stop.check
                     known[key] = _held_out(learner, task)
-                losses.append(known[key].losses(whole=one.whole))
-            found.append(_better(one, losses))
+                held_out.append(known[key])
+            found.append(one.decide(one, held_out))
             config = reconfigure(config, (found[-1],))
     return tuple(found)
 
 
-def _better(tried: Tried, losses: Sequence[Tensor]) -> Choice:
+def _better(tried: Tried, losses: Sequence[Tensor], of: str) -> Choice:
     """-> the first of the values that is not clearly worse than the best, by the losses of the same samples [n] under
     each: they stand in the order in which they are preferred."""
     values = tried.values
@@ -107,7 +150,6 @@ def _better(tried: Tried, losses: Sequence[Tensor]) -> Choice:
     chosen = next(k for k in range(len(values)) if not _behind(losses[k], losses[order[0]], tried.errors))
     _, margin = _difference(losses[chosen], losses[next(k for k in order if k != chosen)])
     said = ", ".join(f"{float(loss.mean()):.3f} by {value}" for value, loss in zip(values, losses, strict=True))
-    of = "whole held-out" if tried.whole else "held-out"
     why = f"-log of the probability of {of} candidate sets: {said}, give or take {margin:.3f}"
     return Choice(tried.setting, values[chosen], why)
 
@@ -128,21 +170,11 @@ def _value(table: Mapping[str, Any], setting: str) -> Any:
     return table[section].get(name)
 
 
-class HeldOut(NamedTuple):
-    """What members say of samples that they did not learn from."""
-
-    scores: Tensor  # [n, classes], by the temperature under which sets are most likely
-    sets: Tensor  # [n, classes] bool
-    fold: Tensor  # [n]
-
-    def losses(self, *, whole: bool) -> Tensor:
-        return naming_losses(*self) if whole else set_losses(self.scores, self.sets.double())
-
-
 def _held_out(learner: Learner, task: Task) -> HeldOut:
     for _ in learner.fit(task):
         learner.ctx.check_stop()
     members = part_of(learner.ctx.parts, Members)
     assert members is not None
-    scores, pool = evidence(learner.ctx, members).linear.double(), learner.ctx.pool
-    return HeldOut(scores / set_temperature(scores, pool.candidates), pool.candidates, members.fold(pool.ids))
+    scores, sets = evidence(learner.ctx, members).linear.double(), learner.ctx.pool.candidates
+    looks = learner.ctx.pool_features()[:, : task.samples.shape[1]]  # the linear path
+    return HeldOut(scores / set_temperature(scores, sets), sets, members.dealt, looks)

@@ -138,7 +138,7 @@ class HeldOut(nn.Module):
         """-> z [b, capacity] for these rows of the pool."""
         members = part_of(self.ctx.parts, Members)
         assert members is not None
-        said = members.held_out(out.features, self.ctx.pool.ids[rows])
+        said = members.held_out(out.features, rows)
         self.said[rows] = said
         return (said * (sharpness / self.cold) + lift + self.set_prior(rows, candidates).log()).softmax(dim=1)
 
