@@ -215,7 +215,9 @@ class Table:
         yield self.row(way, "ipll") | self.ours(batches)
 
 
-CHOSEN = ("augment.drop", "model.inputs", "disambiguation.prior", "train.epochs", "train.batch_size")
+CHOSEN = (
+    "augment.drop", "model.inputs", "model.leave_out", "disambiguation.prior", "train.epochs", "train.batch_size",
+)  # fmt: skip
 
 
 def scores(confidence: npt.NDArray[np.float32], right: npt.NDArray[np.bool_]) -> dict[str, float]:
