@@ -41,9 +41,9 @@ KEPT = ("method", *SETTINGS, "min_class_samples", "random_state", "settings")  #
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier for ambiguous labels that keep coming: every sample has a set of candidates, one of them is true.
 
-    X is features [n, d], or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w]. y is labels [n]; or a list, tuple or
-    set of candidates per sample; or a matrix [n, classes] of booleans, or of 0 and 1, whose columns the argument
-    `classes` names.
+    X is features [n, d], NaN where a number is missing, or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w]. y is
+    labels [n]; or a list, tuple or set of candidates per sample; or a matrix [n, classes] of booleans, or of 0 and 1,
+    whose columns the argument `classes` names.
 
     Parameters; a model keeps those from `method` to `settings` from its first batch on, and warns where others are set:
 
@@ -259,13 +259,18 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.n_features_in_ = math.prod(model.shape)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """-> X, looked at as scikit-learn does where it is features; `reset` takes over its width and names."""
         if getattr(X, "ndim", 0) in (3, 4) or not (reset or self.model_.takes == "features"):
             if reset:
                 self.__dict__.pop("feature_names_in_", None)
             return X
-        return validate_data(self, X, reset=reset)
+        return validate_data(self, X, reset=reset, ensure_all_finite="allow-nan")
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):

@@ -105,7 +105,7 @@ def test_one_class_and_look_alikes(refused: Refused) -> None:
         ((X, ["a", "b", "c"], ["a", "a"]), "must be different names"),
         ((X, ["a", None, "b"]), "None is no class name"),
         ((X, [0.5, 1.0, 2.0]), "sample 0: 0.5 is no class name"),
-        ((np.array([[1, np.nan], [1, 2], [np.inf, 1]]), ["a", "b", "c"]), "2 faults"),
+        ((np.array([[np.nan, np.nan], [1, 2], [np.inf, 1]]), ["a", "b", "c"]), "2 faults"),
         ((X[:0], []), "no samples"),
         ((X[0], ["a", "b"]), "shape (2,)"),
         (([[1, 2], [3]], ["a", "b"]), "the same features"),

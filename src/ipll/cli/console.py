@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
@@ -32,3 +34,11 @@ def say(*lines: str) -> None:
 def warn(messages: Iterable[str]) -> None:
     for message in messages:
         tell(message, err_console, style="yellow")
+
+
+@contextmanager
+def warnings_told() -> Iterator[None]:
+    """Warnings of the library are told as they come."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_rest, **_more: warn([f"Warning: {message}"])
+        yield

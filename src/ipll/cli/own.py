@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipll.cli.console import err_console, say, warn
+from ipll.cli.console import err_console, say, warn, warnings_told
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.messages import tell
@@ -166,8 +165,7 @@ def _check_misses(method: str) -> None:
 @contextmanager
 def _interruptible(outcome: str) -> Iterator[None]:
     """Ctrl-C, whatever goes on: says what is left. Warnings are told as they come."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_rest, **_more: warn([f"Warning: {message}"])
+    with warnings_told():
         try:
             yield
         except Interrupted as stop:

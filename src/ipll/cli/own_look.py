@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from ipll.cli.console import err_console, say, show
+from ipll.cli.console import err_console, say, show, warn, warnings_told
 from ipll.cli.options import Device, ModelFolder, RecordedPlugins, SkipBad
 from ipll.messages import batches, cell, counted
 
@@ -35,8 +35,10 @@ def predict(
 
     model = Model.load(folder, plugins=plugin or ())
     samples = read_to_predict(source, skip_bad=skip_bad)
+    warn(f"Warning: {message}" for message in samples.warnings)
     samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
-    predictions = model.predict(samples, device=device)
+    with warnings_told():
+        predictions = model.predict(samples, device=device)
     table = prediction_table(samples, predictions, top)
     if out is None:
         show(first_rows(table))
@@ -75,10 +77,12 @@ def evaluate(
 
     model = Model.load(folder, plugins=plugin or ())
     everything = read_to_predict(table, skip_bad=skip_bad)
+    warn(f"Warning: {message}" for message in everything.warnings)
     samples = of_split(everything, split)
     what = f"rows of the split '{samples.split[0]}'" if samples.split and len(samples) < len(everything) else "rows"
     samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
-    result = compare(model.predict(samples, device=device), samples)
+    with warnings_told():
+        result = compare(model.predict(samples, device=device), samples)
     for one in evaluation_tables(result):
         show(one)
     learnt = len(samples) - len(unlearnt(model, samples))

@@ -26,7 +26,7 @@ from ipll.own.decisions import Decision, Decisions, decided_sets
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.embedding import embedded, small_pictures
 from ipll.own.history import Event, event
-from ipll.own.inputs import array_of, blocks, columns_in, kind_of, matched, spread, statistics
+from ipll.own.inputs import array_of, blocks, columns_in, kind_of, matched, spread, with_used_words, without_gaps
 from ipll.own.pending import Pending, key_of
 from ipll.own.prediction import Predictions
 from ipll.own.reading.images import Images
@@ -101,7 +101,7 @@ class Model:
         """
         check(min_class_samples >= 1, "min_class_samples", "be at least 1", min_class_samples)
         load_plugins()
-        given, where = dict(settings or {}), find_device(device)
+        given, where, samples = dict(settings or {}), find_device(device), with_used_words(samples)
         seen = network_for(samples, network, given, reporter or Silent())
         facts = Facts.of(samples, len(samples.names), where, dim=seen.dim if seen else 0)
         method = METHODS[facts.kind] if method == AUTO else method
@@ -115,8 +115,8 @@ class Model:
             samples = embedded(samples, seen, where, skip_bad=skip_bad, listener=reporter)
         samples = samples.decoded(config.data.size or None, skip_bad=skip_bad)
         said, samples = settle(Records.empty(), (), samples, samples.names, 1, decisions)
+        samples, mean, std = without_gaps(samples)
         array = array_of(samples)
-        mean, std = statistics(array)
         with stages(reporter) as under_way:
             if config.model.folds:
                 tried = for_a_fit(config, given, votes=samples.votes is not None)
@@ -184,7 +184,7 @@ class Model:
         """-> the samples as the model learns them: features in its order; photos with what its network gives for them,
         where it has one."""
         if self.through is None:
-            return matched(samples, self.kind, self.shape, self.feature_names)
+            return matched(samples, self.kind, self.shape, self.feature_names, self.mean)
         if samples.images is None:
             raise DataError(f"{samples.source} holds features, but the model learnt photos. Use another model.")
         if samples.features is not None:  # they went through it already

@@ -50,7 +50,7 @@ def _input(model: Model) -> dict[str, Any]:
         return _images(model.shape[-1], model.shape[0], 1.0, "bilinear") | values
     return {
         "input": f"float32 [n, {model.shape[0]}]: the features as they come, in the order of 'features', not scaled; "
-        "a sample with NaN gets NaN for its probabilities and is 'unlike'",
+        "NaN where a number is missing, which counts as the 'mean'; of words, 'habitat=wood', 1 or 0",
         "kind": "features",
         "features": list(model.feature_names),
         "mean": list(model.mean),

@@ -66,7 +66,7 @@ def _looks(learner: Learner, samples: Tensor) -> tuple[Tensor, ...]:
     """As `Views.looks` and `FeatureViews.looks`, without blocks, whose number would depend on that of the samples."""
     views = learner.ctx.views
     if not isinstance(views, Views):
-        return views.looks(samples)
+        return views.looks(torch.where(torch.isnan(samples), views.mean, samples))  # numbers that are missing
     plain = torch.addcmul(views.offset, views.plain_view.apply(samples.float()), views.scale)
     return (plain, plain.flip(-1)) if views.test_mirror else (plain,)
 

@@ -29,8 +29,8 @@ def from_arrays(
 ) -> Samples:
     """-> samples from arrays; what is wrong with them is a DataError that counts the samples from 0.
 
-    X: features [n, d], or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w] with 1 or 3 channels; where both the
-        last axis and the second one could be the channels, the last one is.
+    X: features [n, d], NaN where a number is missing; or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w] with 1
+        or 3 channels; where both the last axis and the second one could be the channels, the last one is.
     y: labels [n]; or a list, tuple, set or array of candidates per sample; or a matrix [n, classes] of booleans or of
         0 and 1, which may be sparse; None: no candidates.
     classes: all class names, in their order; needed for the matrix. Names are kept as text: 7 is '7'.
@@ -46,8 +46,9 @@ def from_arrays(
     _check_length("ids", len(texts), n)
     duplicates(texts, rows, problems, "Each sample has an id of its own.")
     if features is not None:
-        bad = ~np.isfinite(features).all(1)
-        problems.add(rows[bad], "NaN, or an infinite or too large number", "Fill in the missing numbers.")
+        bad = np.isinf(features).any(1)
+        problems.add(rows[bad], "an infinite or too large number", "Correct it, or make it NaN: missing.")
+        problems.add(rows[np.isnan(features).all(1)], "no number at all", "Leave it out.")
     names, candidates = _sets(y, classes, n, problems)
     problems.stop()
     feature_names = () if features is None else tuple(map(str, range(features.shape[1])))

@@ -7,11 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from ipll.errors import DataError
-from ipll.own.reading.columns import candidate_sets, feature_matrix, holds_bars, text_column
+from ipll.own.reading.columns import candidate_sets, holds_bars, text_column
+from ipll.own.reading.features import Features, feature_matrix
 from ipll.own.reading.images import Images, image_files
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.samples import Samples, checked, duplicates, stop_at, with_candidates
@@ -54,8 +52,7 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
     rows = table.rows
     broken: dict[int, str] = {}
     images: Images | None = None
-    features: npt.NDArray[np.float32] | None = None
-    feature_names: tuple[str, ...] = ()
+    features = Features(None, (), (), [])
     ids = [str(row) for row in rows.tolist()]
     if "image" in columns:
         ids = text_column(table, "image")
@@ -63,7 +60,7 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
         images, broken = image_files([os.path.join(folder, name) for name in ids])
         broken |= {index: "no image is named" for index, name in enumerate(ids) if not name}
     else:
-        features, feature_names = feature_matrix(table, problems)
+        features = feature_matrix(table, problems)
     if "id" in columns:
         ids = text_column(table, "id")
         problems.add((row for row, name in zip(rows, ids, strict=True) if not name), "no id", "Give each row an id.")
@@ -71,16 +68,18 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
     duplicates(ids, rows, problems, remedy)
     samples = replace(
         Samples.bare(str(table.path), ids, rows, table.word),
-        features=features,
-        feature_names=feature_names,
+        features=features.matrix,
+        feature_names=features.names,
+        words=features.words,
         images=images,
+        warnings=features.notes,
         split=text_column(table, "split") if "split" in columns else None,
     )
     if "label" in columns:
         samples = replace(samples, label_names=text_column(table, "label"))
     if "candidates" in columns:
         samples = with_candidates(samples, *candidate_sets(table, None if unlabelled else problems))
-        samples = replace(samples, warnings=_other_separator(samples))
+        samples = replace(samples, warnings=samples.warnings + _other_separator(samples))
     return samples, broken
 
 

@@ -41,8 +41,9 @@ class Samples:
     split: list[str] | None = None
     votes: npt.NDArray[np.float32] | None = None  # [n, names], for each candidate, by the weight of who cast them
     annotators: tuple[Annotator, ...] = ()  # who cast the votes, the least reliable first
-    features: npt.NDArray[np.float32] | None = None  # [n, d]
+    features: npt.NDArray[np.float32] | None = None  # [n, d], NaN where a number is missing
     feature_names: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # columns whose values are features of their own, 'habitat' of 'habitat=wood'
     images: Images | None = None
     skipped: list[tuple[int, str]] = field(default_factory=list)  # (row, reason)
     warnings: list[str] = field(default_factory=list)

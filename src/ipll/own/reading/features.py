@@ -1,0 +1,136 @@
+"""The features of a table: numbers, of which some may be missing, and words, of which each value is a feature."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ipll.errors import DataError
+from ipll.own.reading.columns import as_text, coded, is_list, is_text
+from ipll.own.reading.problems import Problems
+from ipll.own.reading.tables import Table
+
+PREFIX = "features."
+GAPS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})  # of numbers, in whatever case
+MOST_WORDS = 200  # different ones of a column
+NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
+
+
+class Features(NamedTuple):
+    matrix: npt.NDArray[np.float32] | None  # [n, d], NaN where a number is missing
+    names: tuple[str, ...]
+    words: tuple[str, ...]  # columns that hold words: of 'habitat' there are the features 'habitat=wood', ...
+    notes: list[str]  # what becomes of words and gaps
+
+
+def feature_matrix(table: Table, problems: Problems) -> Features:
+    """-> the features of all rows. Cells that are neither numbers nor words, and rows of gaps alone, are `problems`."""
+    single = [name for name in table.columns if name.startswith(PREFIX)]
+    names: list[str] = []
+    parts: list[npt.NDArray[np.float32]] = []
+    words: list[str] = []
+    notes: list[str] = []
+    for column in single:
+        name = column.removeprefix(PREFIX)
+        numbers, found = _read(table, column, problems)
+        if found:
+            words.append(name)
+            notes.append(f"{table.path}: '{name}' holds words, {len(found):,} different ones: each is a feature.")
+        names += [f"{name}={word}" for word in found] or [name]
+        parts.append(numbers)
+    matrix = np.concatenate(parts, axis=1) if single else _list_matrix(table, problems)
+    if not single:
+        names = list(map(str, range(matrix.shape[1])))
+    _check_numbers(table, matrix, names, problems)
+    return Features(matrix, tuple(names), tuple(words), notes + gaps_told(str(table.path), matrix, names))
+
+
+def gaps_told(source: str, matrix: npt.NDArray[np.float32], names: list[str]) -> list[str]:
+    """-> how many numbers are missing, where any are."""
+    gaps = np.isnan(matrix).sum(0)
+    if not gaps.any():
+        return []
+    most = int(gaps.argmax())
+    return [
+        f"{source}: {gaps.sum():,} of {matrix.size:,} numbers are missing, {gaps[most]:,} of '{names[most]}'. Each "
+        "counts as the mean of its feature in the first table that was learnt."
+    ]
+
+
+def _check_numbers(table: Table, matrix: npt.NDArray[np.float32], names: list[str], problems: Problems) -> None:
+    infinite = np.isinf(matrix)
+    for row in np.flatnonzero(infinite.any(1)).tolist():
+        reason = f"feature '{names[int(np.argmax(infinite[row]))]}' is infinite, or too large for a 32-bit float"
+        problems.add([table.rows[row]], reason, "Correct these numbers, or leave them empty.")
+    empty = np.isnan(matrix).all(1)
+    problems.add(table.rows[empty], "no feature has a number", "Fill in some, or leave these rows out.")
+
+
+def _read(table: Table, name: str, problems: Problems) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
+    """-> a column as numbers [n, 1], NaN where it is empty; or, of words, 0 and 1 for each of them [n, words], and
+    these. It is of words where most cells are no numbers; else those that are none are `problems`."""
+    column = table.columns[name]
+    if any(check(column.type) for check in NUMBERS):
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found later
+            return column.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)[:, None], ()
+    if not (is_text(column.type) or pa.types.is_dictionary(column.type)):
+        raise DataError(f"{table.path}: column '{name}' holds {column.type}, not numbers. Convert it, or remove it.")
+    codes, texts = coded(as_text(table, name, column))
+    values = np.array([_number(text) for text in texts])
+    odd = np.isnan(values) & [text.lower() not in GAPS for text in texts]
+    with np.errstate(over="ignore"):
+        numbers = values[codes].astype(np.float32)
+    if 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum():
+        return _one_for_each(table, name, codes, texts)
+    for row in np.flatnonzero(odd[codes]).tolist():
+        remedy = "Features are numbers, with a decimal point, or words; leave what is missing empty."
+        problems.add([table.rows[row]], f"'{name}' is the text {texts[codes[row]]!r}, and mostly numbers", remedy)
+    return numbers[:, None], ()
+
+
+def _one_for_each(
+    table: Table, name: str, codes: npt.NDArray[np.int64], texts: tuple[str, ...]
+) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
+    """Words in the order of the alphabet: rows may stand in any."""
+    words = sorted(filter(None, texts))
+    if len(words) > MOST_WORDS:
+        raise DataError(
+            f"{table.path}: column '{name}' holds {len(words):,} different texts, such as {words[0]!r}. Words of a "
+            f"column are features where there are up to {MOST_WORDS}: remove the column, or group them."
+        )
+    there = np.array([text == word for word in words for text in texts], np.float32).reshape(len(words), len(texts))
+    return there.T[codes], tuple(words)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _list_matrix(table: Table, problems: Problems) -> npt.NDArray[np.float32]:
+    """-> the list column 'features' as float32 [n, d]; lists of another length than most are `problems`."""
+    column = table.columns["features"]
+    if not is_list(column.type) or not any(check(column.type.value_type) for check in NUMBERS):
+        raise DataError(
+            f"{table.path}: column 'features' holds {column.type}, not lists of numbers. Lists need Parquet or JSON "
+            "Lines; in a CSV, use one column per feature: 'features.width', 'features.height'."
+        )
+    widths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+    if not widths.any():
+        raise DataError(f"{table.path}: column 'features' holds empty lists only. Give each sample its numbers.")
+    width = int(np.bincount(widths[widths > 0]).argmax())
+    for row in np.flatnonzero(widths != width).tolist():
+        reason = f"{widths[row]} features, but most have {width}"
+        problems.add([table.rows[row]], reason, "Give all samples the same features.")
+    if (widths != width).any():
+        return np.zeros((len(widths), width), np.float32)
+    values = pc.list_flatten(column).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        matrix: npt.NDArray[np.float32] = values.astype(np.float32).reshape(-1, width)
+    return matrix
