@@ -18,7 +18,7 @@ from ipll.families.side_by_side import Members
 from ipll.networks.network import MembersHead
 from ipll.networks.wide_deep import WideDeep, normal_by_rank
 from ipll.own import Model, Samples, from_arrays
-from ipll.own.certainty import DOUBT, FLAGGED, cautious, doubted, hidden_errors, twins
+from ipll.own.certainty import FLAGGED, cautious, hidden_errors, lead_on_new_sets, trusted, twins
 from ipll.own.decisions import Decisions
 from ipll.own.defaults import BUDGET, Choice, reconfigure
 from ipll.own.records import Records
@@ -211,10 +211,20 @@ def test_errors_towards_what_is_always_named_along_do_not_show() -> None:
     assert found[0, 1] < found[1, 0] / 3
 
 
-def test_who_would_have_said_another_class_knows_less_of_those_in_the_set() -> None:
+def test_of_what_is_above_chance_a_share_counts() -> None:
     sure, chance = torch.tensor([0.9, 0.9, 0.9, 0.2]), torch.full((4,), 0.5)
-    found = doubted(sure, chance, torch.tensor([1.0, 0.5, 0.0, 0.1]))
-    assert torch.allclose(found, torch.tensor([0.9, 0.5 + 0.5**DOUBT * 0.4, 0.5, 0.2]))
+    found = trusted(sure, chance, torch.tensor([1.0, 0.25, 0.0, 0.1]))
+    assert torch.allclose(found, torch.tensor([0.9, 0.6, 0.5, 0.2]))
+
+
+def test_how_well_sets_are_expected_that_were_never_seen() -> None:
+    sets = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)  # the last tells nothing
+    surely = torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]])
+    assert lead_on_new_sets(surely, sets) == 1
+    assert lead_on_new_sets(torch.full((3, 4), 0.25), sets) == 0
+    assert lead_on_new_sets((surely + 0.25) / 2, sets) == pytest.approx(0.5)
+    assert lead_on_new_sets(surely.flip(1), sets) == 0
+    assert lead_on_new_sets(surely[2:], sets[2:]) == 1
 
 
 def test_where_looks_tell_the_set_those_with_the_same_are_left_out_together() -> None:

@@ -16,8 +16,9 @@ from ipll.own.prediction import allowed
 
 FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
 # Networks that would have said a class outside the set know less of those within it: of what is above chance counts
-# the probability that they gave the set, to this power.
-DOUBT = 0.1
+# the probability that they gave the set, to this power. Where sets are left out together, also how far ahead of chance
+# they are in expecting sets that they have never seen.
+DOUBT, NEW = 0.1, 0.5
 VOTED = 4.0  # errors for each one that shows where people voted: they err together, and the networks with them
 ENOUGH = 10_000  # samples that a temperature is fitted on
 BLOCK = 2**16  # samples whose probabilities are held at a time
@@ -56,6 +57,9 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
     hidden = hidden_errors(sets) if ctx.pool.votes is None else None
+    known = 1.0
+    if members.leave_out == "sets":
+        known = lead_on_new_sets((scores(rows)[:, open_] / temperature).softmax(dim=1), sets[rows][:, open_]) ** NEW
     for here in blocks:
         ctx.check_stop()
         said = scores(here).double() / temperature
@@ -71,8 +75,9 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
             continue
         others = posterior.scatter(1, labels[here, None], TINY)
         unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is
-        expected = torch.where(size > 1, (said.softmax(dim=1) * sets[here]).sum(dim=1), 1.0)
-        confidence.append(doubted(cautious(found, chance, unseen), chance, expected).float())
+        expected = (said.softmax(dim=1) * sets[here]).sum(dim=1)
+        trust = torch.where(size > 1, known * expected**DOUBT, 1.0)
+        confidence.append(trusted(cautious(found, chance, unseen), chance, trust).float())
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
@@ -93,9 +98,20 @@ def cautious(confidence: Tensor, chance: Tensor, unseen: Tensor | float) -> Tens
     return torch.where(confidence > chance, lower, confidence)
 
 
-def doubted(confidence: Tensor, chance: Tensor, expected: Tensor) -> Tensor:
-    """-> probabilities that are the closer to chance, where they are above, the less probable their set was [n]."""
-    return torch.where(confidence > chance, chance + expected**DOUBT * (confidence - chance), confidence)
+def trusted(confidence: Tensor, chance: Tensor, trust: Tensor) -> Tensor:
+    """-> probabilities of which, as far as they are above chance, a share counts, 0 to 1 [n]."""
+    return torch.where(confidence > chance, chance + trust * (confidence - chance), confidence)
+
+
+def lead_on_new_sets(probabilities: Tensor, sets: Tensor) -> float:
+    """-> of what the probability of sets [n, classes] of several candidates could be above chance, the share that it is
+    by what networks say [n, classes] who have never seen them: 0 to 1."""
+    several = sets.sum(dim=1) > 1
+    if not several.any():
+        return 1.0
+    chance = float(sets[several].double().mean())
+    found = float((probabilities[several] * sets[several]).sum(dim=1).mean())
+    return max(found - chance, 0.0) / max(1 - chance, TINY)
 
 
 def twins(sets: Tensor) -> list[Tensor]:
