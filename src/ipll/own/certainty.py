@@ -19,7 +19,9 @@ FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
 # the probability that they gave the set, to this power. Where sets are left out together, also how far ahead of chance
 # they are in expecting sets that they have never seen.
 DOUBT, NEW = 0.1, 0.5
-VOTED = 4.0  # errors for each one that shows where people voted: they err together, and the networks with them
+# Errors for each one that shows, at least, where votes or misses are weighed: people err together, the networks with
+# them, and these have heard of what they leave out, by way of targets.
+SHARED = 4.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
 BLOCK = 2**16  # samples whose probabilities are held at a time
 TINY = 1e-12  # probability
@@ -56,7 +58,8 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     some = within.any(dim=1)
     temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
-    hidden = hidden_errors(sets) if ctx.pool.votes is None else None
+    least = SHARED if beforehand.shares else 1.0
+    hidden = hidden_errors(sets).clamp_min(least) if ctx.pool.votes is None else None
     known = 1.0
     if members.leave_out == "sets":
         known = lead_on_new_sets((scores(rows)[:, open_] / temperature).softmax(dim=1), sets[rows][:, open_]) ** NEW
@@ -71,7 +74,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         chance = torch.where(size > 1, 1 / size, 0.0)  # a label alone may be a miss
         found = posterior.gather(1, labels[here, None])[:, 0]
         if hidden is None:
-            confidence.append(cautious(found, chance, VOTED).float())
+            confidence.append(cautious(found, chance, SHARED).float())
             continue
         others = posterior.scatter(1, labels[here, None], TINY)
         unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is

@@ -39,6 +39,11 @@ class Disambiguation(Component):
         weights = self.set_weights(rows)
         return weights / weights.amax(dim=1, keepdim=True)
 
+    @property
+    def shares(self) -> bool:
+        """-> whether networks learn targets that others decided, who learn from what these leave out."""
+        return False
+
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 

@@ -203,6 +203,10 @@ class Pgdr(MomentumLabels):
             return held_out.posterior(out["weak"], batch.rows, batch.candidates, self._favour(), sharpness)
         return super().guess(out, batch)
 
+    @property
+    def shares(self) -> bool:
+        return self._held_out() is not None
+
     def set_weights(self, rows: slice | Tensor) -> Tensor:
         if held_out := self._held_out():
             return held_out.prior[rows]
