@@ -79,6 +79,7 @@ def learner(rows: int = 40, leave_out: str = "samples") -> tuple[Learner, Task]:
 def test_no_member_learns_from_its_own_fold(leave_out: str) -> None:
     """The targets that a member's loss sees are empty for each sample of its fold, and full for all others."""
     made, task = learner(leave_out=leave_out)
+    both = leave_out == "sets"  # two folds of either kind
     members, checked = part_of(made.ctx.parts, Members), []
     assert members is not None
     plain = members.reshape
@@ -88,8 +89,8 @@ def test_no_member_learns_from_its_own_fold(leave_out: str) -> None:
         pool = made.ctx.pool
         ids, sets = pool.ids[batch.rows], pool.candidates[batch.rows]
         mass = each.view(len(ids), members.members, -1).sum(2)
-        keys = set_keys(ids, sets) if leave_out == "sets" else ids
-        own = members.fold(keys)[:, None] == torch.arange(members.members) % members.folds
+        folds = [members.fold(keys) for keys in (ids, set_keys(ids, sets))]
+        own = torch.stack([folds[m // members.folds % members.kinds] == m % members.folds for m in range(4)], dim=1)
         assert torch.equal(mass == 0, own)
         assert torch.allclose(mass[~own], torch.tensor(float(members.members)))
         head = made.ctx.network.head
@@ -98,6 +99,7 @@ def test_no_member_learns_from_its_own_fold(leave_out: str) -> None:
         checked.append(len(ids))
         return shaped, each
 
+    assert (members.folds, members.kinds) == ((2, 2) if both else (4, 1))
     members.reshape = watched  # type: ignore[method-assign]
     for _ in made.fit(task):
         pass

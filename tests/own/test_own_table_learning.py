@@ -18,7 +18,7 @@ from ipll.families.side_by_side import Members
 from ipll.networks.network import MembersHead
 from ipll.networks.wide_deep import WideDeep, normal_by_rank
 from ipll.own import Model, Samples, from_arrays
-from ipll.own.certainty import FLAGGED, cautious, hidden_errors, lead_on_new_sets, trusted, twins
+from ipll.own.certainty import FLAGGED, cautious, hidden_errors, lead_on_new_sets, silent_odds, trusted, twins
 from ipll.own.decisions import Decisions
 from ipll.own.defaults import BUDGET, Choice, reconfigure
 from ipll.own.records import Records
@@ -67,12 +67,12 @@ def test_a_head_says_what_its_members_say_on_average() -> None:
 
 def test_every_sample_is_left_out_by_as_many_members_whatever_else_there_is() -> None:
     members, ids = Members(10, 5), torch.arange(5000)
-    unseen = members.unseen(members.fold(ids))
+    unseen = members.unseen(members.fold(ids)[:, None])
     assert (unseen.sum(1) == 2).all()
     assert (unseen.sum(0) / len(ids) - 0.2).abs().max() < 0.01
     some = torch.tensor([4000, 7, 123])
-    assert torch.equal(members.unseen(members.fold(some)), unseen[some])
-    assert not Members(10, 0).unseen(Members(10, 0).fold(ids)).any()
+    assert torch.equal(members.unseen(members.fold(some)[:, None]), unseen[some])
+    assert not Members(10, 0).unseen(Members(10, 0).fold(ids)[:, None]).any()
 
 
 def test_ranks_do_not_mind_outliers_nor_ties() -> None:
@@ -209,6 +209,21 @@ def test_errors_towards_what_is_always_named_along_do_not_show() -> None:
             assert found[called, true] == (len(named) + 2) / (lacking + 1)
     assert found[1, 0] == sets[:, 0].sum() + 2
     assert found[0, 1] < found[1, 0] / 3
+
+
+def test_a_class_that_is_named_in_every_set_may_be_wrong_in_each() -> None:
+    """As on a form on which 'normal' is never excluded: that all are, no set contradicts."""
+    rows = rows_of(range(2), 0, 100)
+    samples = from_arrays(X[rows], [{"normal", "ill"} if y else {"normal"} for y in Y[rows]])
+    model = Model.fit(samples, device="cpu", settings=QUICK)
+    several = Y[rows] == 1
+    settled = np.array(model.records.labels(model.names))[several]
+    assert (model.records.confidence[several][settled == "normal"] <= 0.5).all()
+    assert (model.records.confidence[~several] > 0.95).all()
+    sets = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 1]], dtype=torch.bool)
+    odds = silent_odds(sets)
+    assert torch.allclose(odds[0], torch.tensor([0, 1, 1 / 3], dtype=torch.double))
+    assert torch.allclose(odds[1], torch.tensor([1 / 5, 0, 1 / 5], dtype=torch.double))
 
 
 def test_of_what_is_above_chance_a_share_counts() -> None:

@@ -42,24 +42,27 @@ class Members(Component):
     """Joins any method where `model.members` are several: labels are settled by their mean prediction, and each learns
     with a loss of its own, so that they differ as much as their random weights make them.
 
-    Cross-fitting: with `model.folds` the samples are dealt into folds, by their ids alone, or those with the same
-    candidates together, and member m does not learn from fold m, nor targets that others decided who did. What it says
-    of them is evidence, where targets are decided by predictions alone: a momentum of theirs, or votes, bring others'
-    in again.
+    Cross-fitting: with `model.folds` the samples are dealt into folds, by their ids alone, and member m does not learn
+    from fold m, nor targets that others decided who did. What it says of them is evidence, where targets are decided by
+    predictions alone: a momentum of theirs, or votes, bring others' in again. With `model.leave_out` 'sets', every
+    other round of members has folds of its own, in which samples with the same candidates lie together.
     """
 
     passing = ("dealt",)
-    dealt: Tensor  # [n] int16, the fold of each of the pool's samples
+    dealt: Tensor  # [n, kinds of folds] int16, the folds of each of the pool's samples; -1: in none
 
     def __init__(self, members: int, folds: int, leave_out: str = "samples") -> None:
         super().__init__(None)
-        self.members, self.folds, self.leave_out = members, folds, leave_out
-        self.register_buffer("dealt", torch.zeros(0, dtype=torch.int16))
+        self.members = members
+        self.folds, self.kinds = folds, 1
+        if leave_out == "sets" and folds and members >= 4:
+            self.folds, self.kinds = min(folds, members // 2), 2
+        self.register_buffer("dealt", torch.zeros(0, self.kinds, dtype=torch.int16))
 
     def begin_task(self) -> None:
         pool = self.ctx.pool
-        keys = pool.ids if self.leave_out == "samples" else set_keys(pool.ids, pool.candidates)
-        self.dealt = self.fold(keys)
+        kinds = [pool.ids] if self.kinds == 1 else [pool.ids, set_keys(pool.ids, pool.candidates)]
+        self.dealt = torch.stack([self.fold(keys) for keys in kinds], dim=1)
 
     def fold(self, keys: Tensor) -> Tensor:
         """-> the fold of each sample [n] by a number of its own. Multiples of the golden ratio deal neighbours to
@@ -68,9 +71,16 @@ class Members(Component):
             return torch.full_like(keys, -1, dtype=torch.int16)
         return (((keys * GOLDEN) % 2**32 * self.folds) >> 32).to(torch.int16)
 
-    def unseen(self, fold: Tensor) -> Tensor:
-        """-> which members do not learn from samples of each of these folds [n, members] bool."""
-        return fold[:, None] == torch.arange(self.members, device=fold.device) % max(self.folds, 1)
+    @property
+    def groups(self) -> int:
+        """-> how many there are of members that leave out the same: member m is of group m % groups."""
+        return max(self.folds, 1) * self.kinds
+
+    def unseen(self, dealt: Tensor) -> Tensor:
+        """-> which members do not learn from samples of these folds [n, kinds] -> [n, members] bool."""
+        group = torch.arange(self.members, device=dealt.device) % self.groups
+        folds = max(self.folds, 1)
+        return dealt[:, group // folds] == group % folds
 
     def held_out(self, features: Tensor, rows: Tensor) -> Tensor:
         """-> log-probabilities [n, capacity] by the members that do not learn from these rows of the pool; there are
@@ -99,12 +109,12 @@ class Members(Component):
         deciding = part_of(self.ctx.phase.parts, Disambiguation)
         assert deciding is not None
         said, targets = each.float().log_softmax(dim=2), []
-        for k in range(self.folds):
-            logits = said[:, k :: self.folds].mean(dim=1)
+        for k in range(self.groups):
+            logits = said[:, k :: self.groups].mean(dim=1)
             decided = deciding.targets(batch.p, out | {"weak": out["weak"]._replace(logits=logits)}, batch)
             assert decided is not None
             targets.append(decided[0])
-        of_each = [k % self.folds for k in range(self.members)]
+        of_each = [k % self.groups for k in range(self.members)]
         return torch.stack([targets[k] for k in of_each], dim=1)
 
     def weights(self) -> dict[str, float]:
@@ -130,14 +140,16 @@ class Evidence(NamedTuple):
 
 
 @torch.no_grad()
-def evidence(ctx: Context, members: Members) -> Evidence:
-    """-> of every sample of the pool, by its features now and the labels that members settle on which leave it out."""
-    features, fold, sets = ctx.pool_features(), members.dealt, ctx.pool.candidates
+def evidence(ctx: Context, members: Members, kind: int = 0) -> Evidence:
+    """-> of every sample of the pool, by its features now and the labels that members settle on which leave it out, by
+    their folds of a kind (-1: the last there is)."""
+    features, fold, sets = ctx.pool_features(), members.dealt[:, kind], ctx.pool.candidates
+    first = kind % members.kinds * members.folds
     head, everything = ctx.network.head, torch.arange(len(features), device=features.device)
     assert isinstance(head, MembersHead)
     linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
     for k in range(members.folds):
-        own = torch.arange(k, members.members, members.folds, device=fold.device)
+        own = torch.arange(first + k, members.members, members.groups, device=fold.device)
         units = (own[:, None] * head.width + torch.arange(head.width, device=fold.device)).flatten() + head.channels
         columns = torch.cat([torch.arange(head.channels, device=fold.device), units])
         scale = features.new_ones(len(columns))

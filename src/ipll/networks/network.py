@@ -48,7 +48,7 @@ class ModelConfig(Section, name="model"):
     )
     leave_out: str = setting(
         "samples",
-        "what folds are dealt of: 'samples', or 'sets': all with the same candidates, two or more, together",
+        "what folds are dealt of: 'samples', or 'sets': for every other round of members all with the same candidates",
         choices=("samples", "sets"),
     )
     inputs: str = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ DOUBT, NEW = 0.1, 0.5
 # them, and these have heard of what they leave out, by way of targets.
 SHARED = 4.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
+NEVER = 0.5  # sets that name a class without the label, by which half of the doubt is gone
 BLOCK = 2**16  # samples whose probabilities are held at a time
 TINY = 1e-12  # probability
 
@@ -44,28 +46,40 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:
         return None
-    seen, sets = evidence(ctx, members), ctx.pool.candidates
+    beforehand, sets = part_of(ctx.parts, Disambiguation), ctx.pool.candidates
+    assert beforehand is not None
+    rows = torch.randperm(len(sets), generator=ctx.generator("certainty", ctx.task), device=ctx.device)[:ENOUGH]
+    within = beforehand.memberships(rows).double()
 
-    def scores(rows: Tensor | slice) -> Tensor:
-        return allowed(learner, learner.classifier.by_evidence(Evidence(seen.linear[rows], seen.nearness[rows])))
+    def judge(seen: Evidence) -> tuple[Callable[[Tensor | slice], Tensor], float]:
+        """-> scores of rows, and the temperature under which their sets are most likely."""
+
+        def scores(rows: Tensor | slice) -> Tensor:
+            return allowed(learner, learner.classifier.by_evidence(Evidence(seen.linear[rows], seen.nearness[rows])))
+
+        found = scores(rows).double()
+        open_ = found.isfinite().all(dim=0)
+        some = within[:, open_].any(dim=1)
+        return scores, set_temperature(found[some][:, open_], within[some][:, open_])
 
     blocks = [slice(start, start + BLOCK) for start in range(0, len(sets), BLOCK)]
-    rows = torch.randperm(len(sets), generator=ctx.generator("certainty", ctx.task), device=ctx.device)[:ENOUGH]
-    open_ = torch.stack([scores(here).isfinite().all(dim=0) for here in blocks]).all(dim=0)
-    beforehand = part_of(ctx.parts, Disambiguation)
-    assert beforehand is not None
-    within = beforehand.memberships(rows)[:, open_].double()
-    some = within.any(dim=1)
-    temperature = set_temperature(scores(rows)[some][:, open_].double(), within[some])
+    seen = evidence(ctx, members)
+    scores, temperature = judge(seen)
+    predicted = scores(rows).argmax(dim=1, keepdim=True)
+    distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
+    cold, known = temperature, 1.0
+    if members.kinds > 1:  # of labels only: what is predicted may have sets that all have seen
+        scores, cold = judge(evidence(ctx, members, -1))
+        found = scores(rows) / cold
+        open_ = found.isfinite().all(dim=0)
+        known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
     alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
     least = SHARED if beforehand.shares else 1.0
     hidden = hidden_errors(sets).clamp_min(least) if ctx.pool.votes is None else None
-    known = 1.0
-    if members.leave_out == "sets":
-        known = lead_on_new_sets((scores(rows)[:, open_] / temperature).softmax(dim=1), sets[rows][:, open_]) ** NEW
+    silent = silent_odds(sets)
     for here in blocks:
         ctx.check_stop()
-        said = scores(here).double() / temperature
+        said = scores(here).double() / cold
         posterior = (said + beforehand.set_weights(here).log()).softmax(dim=1)
         posterior.nan_to_num_(0.0)
         for group in alike:
@@ -80,18 +94,28 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is
         expected = (said.softmax(dim=1) * sets[here]).sum(dim=1)
         trust = torch.where(size > 1, known * expected**DOUBT, 1.0)
-        confidence.append(trusted(cautious(found, chance, unseen), chance, trust).float())
-    predicted = scores(rows).argmax(dim=1, keepdim=True)
-    distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
+        most = 1 / (1 + (silent[labels[here]] * sets[here]).sum(dim=1))
+        confidence.append(trusted(cautious(found, chance, unseen), chance, trust).minimum(most).float())
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 
 def hidden_errors(sets: Tensor) -> Tensor:
     """-> [classes, classes]: where samples of one class (column) are called another (row), how many for each one that
     shows, as its set lacks the other. One set with both and one without are counted beside those [n, classes]."""
+    return (sets.sum(dim=0) + 2) / (_without(sets) + 1)
+
+
+def silent_odds(sets: Tensor) -> Tensor:
+    """-> [classes, classes]: the odds of a class (column) against the label (row), at least, by how often it was named
+    without it: where never, nothing could ever speak for it, and it is as probable as the label."""
+    odds = NEVER / (_without(sets) + NEVER)
+    return odds.fill_diagonal_(0)
+
+
+def _without(sets: Tensor) -> Tensor:
+    """-> [classes, classes]: how many sets [n, classes] have a class (column) without another (row)."""
     both = torch.stack([sets[sets[:, c]].sum(dim=0) for c in range(sets.shape[1])], dim=1).double()
-    named = both.diagonal()
-    return (named + 2) / (named - both + 1)
+    return both.diagonal() - both
 
 
 def cautious(confidence: Tensor, chance: Tensor, unseen: Tensor | float) -> Tensor:

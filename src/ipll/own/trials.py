@@ -115,7 +115,8 @@ def try_settings(
     if not tried or len(order) < 2 * MEMBERS or not candidates.any(1).all():
         return ()
     stages.begin(f"which settings, by trials on {max(len(order[: one.rows]) for one in tried):,} samples")
-    model, train = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH), config.train
+    model = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH, leave_out="samples")
+    train = config.train
     config, found = replace(config, model=model, train=replace(train, compile="off", graphs="off")), []
     known: dict[tuple[str, int], HeldOut] = {}  # by the whole configuration: what was tried need not be tried again
     with cpu_threads(train.threads), arithmetic(deterministic=train.deterministic, device=device):
@@ -138,7 +139,7 @@ def try_settings(
                     known[key] = _held_out(learner, task)
                 held_out.append(known[key])
             found.append(one.decide(one, held_out))
-            config = reconfigure(config, (found[-1],))
+            config = reconfigure(config, (found[-1],) if one.values[1:] else ())
     return tuple(found)
 
 
@@ -177,4 +178,4 @@ def _held_out(learner: Learner, task: Task) -> HeldOut:
     assert members is not None
     scores, sets = evidence(learner.ctx, members).linear.double(), learner.ctx.pool.candidates
     looks = learner.ctx.pool_features()[:, : task.samples.shape[1]]  # the linear path
-    return HeldOut(scores / set_temperature(scores, sets), sets, members.dealt, looks)
+    return HeldOut(scores / set_temperature(scores, sets), sets, members.dealt[:, 0], looks)
