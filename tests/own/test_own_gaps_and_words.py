@@ -42,7 +42,7 @@ def flowers(path: Path, rows: range, words: tuple[str, ...] = MEADOW, label: boo
     """Two numbers, some missing, and where the flower grows, of which nothing else tells."""
     told = [
         {"id": f"f{i}", "features.a": "" if i % 7 == 0 else X[i, 0], "features.place": words[Y[i]] if i % 5 else "",
-         "features.b": "NA" if i % 11 == 0 else X[i, 1]}
+         "features.b": "NA" if i % 11 == 3 else X[i, 1]}
         | ({"candidates": f"{Y[i]}|{(Y[i] + 1) % 3}" if i % 2 else str(Y[i])} if label else {})
         for i in rows
     ]  # fmt: skip
@@ -117,9 +117,9 @@ def test_each_word_of_a_column_is_a_feature(tmp_path: Path) -> None:
         assert np.isnan(samples.features[i, 0]) == (row["features.a"] == "")
         assert np.isnan(samples.features[i, 4]) == (row["features.b"] == "NA")
     words, gaps = samples.warnings
-    assert "'place' holds words, 3 different ones: each is a feature." in words
+    assert "columns of words, and how many: 'place' (3). Each word is a feature of its own." in words
     missing = int(np.isnan(samples.features).sum())
-    assert f"{missing} of 750 numbers are missing, 22 of 'a'. Each counts as the mean" in gaps
+    assert f"{missing} of 300 numbers are missing, 22 of 'a'. Each counts as the mean" in gaps
 
 
 def test_parquet_with_categories(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_words_teach_and_later_tables_may_have_others(main: Any, tmp_path: Path,
     status, out, err = main("fit", first, "--out", "m", *QUICK)
     assert status == 0, err
     assert "75 samples of 5 features" in out
-    assert "Warning: first.csv: 'place' holds words" in err
+    assert "Warning: first.csv: columns of words, and how many: 'place' (3)" in err
     odd = flowers(Path("odd.csv"), range(1, 150, 2), words=("bog", "dry", "alpine"), label=False)
     status, out, err = main("predict", "m", odd, "--out", "p.csv", "--device", "cpu")
     assert status == 0, err
@@ -176,6 +176,60 @@ def test_words_are_put_where_the_model_has_them() -> None:
         placed(known, ("a", "q=x"), ("q",), [[1, 2]])
     with pytest.raises(DataError, match="adds 'p'"):
         placed(known, ("a", "p"), (), [[1, 2]])
+
+
+def test_what_a_model_has_words_for_is_words_in_every_table(main: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """A table of one row is enough to predict: what its cells look like does not decide."""
+    monkeypatch.chdir(tmp_path)
+    grades = ("A", "B", "7")
+    write_csv(
+        Path("t.csv"), [{"features.a": X[i, 0], "features.g": grades[Y[i]], "candidates": Y[i]} for i in range(150)]
+    )
+    assert main("fit", "t.csv", "--out", "m", *QUICK).status == 0
+    for a, grade, status in (("5.0", "7", 0), ("None", "7", 0), ("", "A", 0), ("5", "?", 0), ("red", "A", 2)):
+        write_csv(Path("one.csv"), [{"features.a": a, "features.g": grade}])
+        found = main("predict", "m", "one.csv", "--device", "cpu")
+        assert found.status == status, (a, grade, found.err)
+    assert "'features.a' is the text 'red', among numbers" in found.err
+    mostly = [{"features.a": 5, "features.g": "7" if i else "A", "candidates": 1, "id": f"n{i}"} for i in range(9)]
+    assert main("update", "m", write_csv(Path("mostly.csv"), mostly), "--device", "cpu").status == 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (("12,5", "13,1", "9,0"), "numbers with a decimal comma. Save them with points"),
+        (("01/02/2024", "3/2/2024", "04/02/2024"), "dates. Turn them into numbers"),
+    ],
+)
+def test_what_is_no_word(cells: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    rows = [{"features.a": i, "features.b": cell, "candidates": i % 2} for i, cell in enumerate(cells)]
+    with pytest.raises(DataError, match=said):
+        read_table(write_csv(tmp_path / "t.csv", rows))
+
+
+def test_gaps_of_words_and_of_whole_rows(tmp_path: Path) -> None:
+    rows = [
+        {"features.a": 1, "features.p": word, "candidates": k % 2}
+        for k, word in enumerate(["x", "y", "NA", "?", "none"])
+    ]
+    assert read_table(write_csv(tmp_path / "t.csv", rows)).feature_names == ("a", "p=none", "p=x", "p=y")
+    rows[1] |= {"features.a": "", "features.p": "n/a"}
+    with pytest.raises(DataError, match="row 3: no feature has a number"):
+        read_table(write_csv(tmp_path / "t.csv", rows))
+
+
+def test_two_features_of_one_name(tmp_path: Path) -> None:
+    rows = [{"features.x": word, "features.x=a": 1, "candidates": word} for word in "ab"]
+    with pytest.raises(DataError, match="two features would be called 'x=a'"):
+        read_table(write_csv(tmp_path / "t.csv", rows))
+
+
+def test_a_class_that_looks_like_a_gap_is_told(tmp_path: Path) -> None:
+    rows = [{"features.a": i, "candidates": name} for i, name in enumerate(("x", "NA", "x|NA"))]
+    assert any(
+        "'NA' is taken for the name of a class" in w for w in read_table(write_csv(tmp_path / "t.csv", rows)).warnings
+    )
 
 
 def test_too_many_words(tmp_path: Path) -> None:

@@ -143,7 +143,9 @@ def update(
         said = read_decisions(decisions) if decisions else None
         if said is None or table is not None or votes is not None:
             _tell_reading(table, votes)
-            given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True)
+            given = read_given(
+                table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True, known=before.feature_names
+            )
             _tell(given)
         samples, reporter = None if given is None else given.train, LiveProgress(err_console)
         model = place.update(samples, device=device, skip_bad=skip_bad, reporter=reporter, decisions=said)

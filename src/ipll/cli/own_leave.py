@@ -67,7 +67,7 @@ def card(
 
     model, result = Model.load(folder, plugins=plugin or ()), None
     if table is not None:
-        samples = held_out(model, of_split(read_to_predict(table, skip_bad=skip_bad), split))
+        samples = held_out(model, of_split(read_to_predict(table, skip_bad=skip_bad, known=model.feature_names), split))
         samples = readable(samples, model, skip_bad=skip_bad)
         result = compare(model.predict(samples, device=device), samples)
     text = written(model, name=folder.name, saved=saved_when(folder), evaluation=result, source=str(table or ""))

@@ -34,7 +34,7 @@ def predict(
     from ipll.progress import LiveProgress
 
     model = Model.load(folder, plugins=plugin or ())
-    samples = read_to_predict(source, skip_bad=skip_bad)
+    samples = read_to_predict(source, skip_bad=skip_bad, known=model.feature_names)
     warn(f"Warning: {message}" for message in samples.warnings)
     samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
     with warnings_told():
@@ -76,7 +76,7 @@ def evaluate(
     from ipll.progress import LiveProgress
 
     model = Model.load(folder, plugins=plugin or ())
-    everything = read_to_predict(table, skip_bad=skip_bad)
+    everything = read_to_predict(table, skip_bad=skip_bad, known=model.feature_names)
     warn(f"Warning: {message}" for message in everything.warnings)
     samples = of_split(everything, split)
     what = f"rows of the split '{samples.split[0]}'" if samples.split and len(samples) < len(everything) else "rows"

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ipll.families.side_by_side import set_keys
-
 ROUNDS = 5  # of expectation and maximisation
 BEFOREHAND = 10.0  # samples of each class by which its rates are drawn to those of all
 LEAST = 1e-4  # of a rate
@@ -53,20 +51,20 @@ def _joint(within: Tensor, named: Tensor, rates: Tensor) -> Tensor:
     return within + named @ (yes - no).T + no.sum(dim=1)
 
 
-def told_by_looks(looks: Tensor, labels: Tensor, sets: Tensor) -> tuple[float, float]:
-    """-> of samples with several candidates [n, classes], the share whose set is that of the most similar one, by
-    looks [n, dim], with the same label [n]; and the share if any of these would do."""
-    several = (sets.sum(dim=1) > 1).nonzero()[:, 0]
-    which = set_keys(several, sets[several])
-    same = random = count = 0.0
+def told_by_looks(looks: Tensor, labels: Tensor, sets: Tensor) -> float:
+    """-> of what labels [n] leave open about who is named besides, in sets of several candidates [n, classes], the
+    share that is told by the most similar sample, by looks [n, dim], with the same label: 0 by chance, 1 where it has
+    the very same set."""
+    several = sets.sum(dim=1) > 1
+    differ = random = 0.0
     for label in range(sets.shape[1]):
-        here = (labels[several] == label).nonzero()[:, 0]
-        n = len(here)
+        here = (several & (labels == label)).nonzero()[:, 0]
+        n, beside = len(here), sets[here].double()
         if n < 2:
             continue
-        distance = torch.cdist(looks[several[here]], looks[several[here]]).fill_diagonal_(torch.inf)
-        alike = which[here][:, None] == which[here]
-        same += float(alike.gather(1, distance.argmin(dim=1, keepdim=True)).sum())
-        random += float(alike.sum() - n) / (n - 1)
-        count += n
-    return (same / count, random / count) if count else (0.0, 0.0)
+        beside[:, label] = 0
+        nearest = torch.cdist(looks[here], looks[here]).fill_diagonal_(torch.inf).argmin(dim=1)
+        share = beside.mean(dim=0)
+        differ += float((beside != beside[nearest]).sum())
+        random += float((2 * share * (1 - share)).sum()) * n**2 / (n - 1)
+    return 1 - differ / random if random else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +13,17 @@ import pyarrow.compute as pc
 
 from ipll.errors import DataError
 from ipll.own.reading.columns import as_text, coded, is_list, is_text
-from ipll.own.reading.problems import Problems
+from ipll.own.reading.problems import GAPS, Problems
 from ipll.own.reading.tables import Table
 
 PREFIX = "features."
-GAPS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})  # of numbers, in whatever case
+NO_NUMBERS = GAPS | {"none", "-"}  # of a column of numbers; a word may be 'none'
+NOT_WORDS = {
+    re.compile(r"[+-]?\d+,\d+"): "numbers with a decimal comma. Save them with points",
+    re.compile(
+        r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*"
+    ): "dates. Turn them into numbers, such as days, or remove the column",
+}
 MOST_WORDS = 200  # different ones of a column
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
 
@@ -27,76 +35,101 @@ class Features(NamedTuple):
     notes: list[str]  # what becomes of words and gaps
 
 
-def feature_matrix(table: Table, problems: Problems) -> Features:
-    """-> the features of all rows. Cells that are neither numbers nor words, and rows of gaps alone, are `problems`."""
+def feature_matrix(table: Table, problems: Problems, known: Iterable[str] = ()) -> Features:
+    """-> the features of all rows. Cells that are neither numbers nor words, and rows of gaps alone, are `problems`.
+
+    `known` are the features of a model: its columns of words are of words here, too, and its numbers are numbers.
+    """
     single = [name for name in table.columns if name.startswith(PREFIX)]
+    known = frozenset(known)
+    of_words = {name.partition("=")[0] for name in known if "=" in name}
     names: list[str] = []
     parts: list[npt.NDArray[np.float32]] = []
     words: list[str] = []
-    notes: list[str] = []
     for column in single:
         name = column.removeprefix(PREFIX)
-        numbers, found = _read(table, column, problems)
-        if found:
-            words.append(name)
-            notes.append(f"{table.path}: '{name}' holds words, {len(found):,} different ones: each is a feature.")
-        names += [f"{name}={word}" for word in found] or [name]
+        numbers, found = _read(table, column, problems, None if name not in known | of_words else name not in known)
+        words += [] if found is None else [name]
+        names += [name] if found is None else [f"{name}={word}" for word in found]
         parts.append(numbers)
     matrix = np.concatenate(parts, axis=1) if single else _list_matrix(table, problems)
     if not single:
         names = list(map(str, range(matrix.shape[1])))
-    _check_numbers(table, matrix, names, problems)
-    return Features(matrix, tuple(names), tuple(words), notes + gaps_told(str(table.path), matrix, names))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{table.path}: two features would be called '{twice}'. Rename a column.")
+    _check_numbers(table, matrix, names, words, problems)
+    notes = [] if known else [_told(str(table.path), words, names)] * bool(words)
+    return Features(matrix, tuple(names), tuple(words), notes + gaps_told(str(table.path), matrix, names, words))
 
 
-def gaps_told(source: str, matrix: npt.NDArray[np.float32], names: list[str]) -> list[str]:
+def _told(source: str, words: list[str], names: list[str]) -> str:
+    counts = (f"'{word}' ({sum(name.startswith(f'{word}=') for name in names)})" for word in words)
+    return f"{source}: columns of words, and how many: {', '.join(counts)}. Each word is a feature of its own."
+
+
+def gaps_told(source: str, matrix: npt.NDArray[np.float32], names: list[str], words: Iterable[str] = ()) -> list[str]:
     """-> how many numbers are missing, where any are."""
     gaps = np.isnan(matrix).sum(0)
     if not gaps.any():
         return []
     most = int(gaps.argmax())
+    numbers = len(matrix) * (~_of_words(names, words)).sum()
     return [
-        f"{source}: {gaps.sum():,} of {matrix.size:,} numbers are missing, {gaps[most]:,} of '{names[most]}'. Each "
-        "counts as the mean of its feature in the first table that was learnt."
+        f"{source}: {gaps.sum():,} of {numbers:,} numbers are missing, {gaps[most]:,} of '{names[most]}'. Each counts "
+        "as the mean of its feature in the first table that was learnt."
     ]
 
 
-def _check_numbers(table: Table, matrix: npt.NDArray[np.float32], names: list[str], problems: Problems) -> None:
+def _of_words(names: list[str], words: Iterable[str]) -> npt.NDArray[np.bool_]:
+    starts = tuple(f"{word}=" for word in words)
+    return np.array([name.startswith(starts) for name in names], np.bool_)
+
+
+def _check_numbers(
+    table: Table, matrix: npt.NDArray[np.float32], names: list[str], words: list[str], problems: Problems
+) -> None:
     infinite = np.isinf(matrix)
     for row in np.flatnonzero(infinite.any(1)).tolist():
         reason = f"feature '{names[int(np.argmax(infinite[row]))]}' is infinite, or too large for a 32-bit float"
         problems.add([table.rows[row]], reason, "Correct these numbers, or leave them empty.")
-    empty = np.isnan(matrix).all(1)
+    empty = (np.isnan(matrix) | (_of_words(names, words) & (matrix == 0))).all(1)
     problems.add(table.rows[empty], "no feature has a number", "Fill in some, or leave these rows out.")
 
 
-def _read(table: Table, name: str, problems: Problems) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
-    """-> a column as numbers [n, 1], NaN where it is empty; or, of words, 0 and 1 for each of them [n, words], and
-    these. It is of words where most cells are no numbers; else those that are none are `problems`."""
+def _read(
+    table: Table, name: str, problems: Problems, of_words: bool | None
+) -> tuple[npt.NDArray[np.float32], tuple[str, ...] | None]:
+    """-> a column as numbers [n, 1], NaN where it is empty, and None; or 0 and 1 for each of its words [n, words], and
+    these. Where it is not said, it is of words if most cells are no numbers; if not, those that are none are
+    `problems`."""
     column = table.columns[name]
-    if any(check(column.type) for check in NUMBERS):
+    if any(check(column.type) for check in NUMBERS) and not (of_words and not pa.types.is_null(column.type)):
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found later
-            return column.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)[:, None], ()
-    if not (is_text(column.type) or pa.types.is_dictionary(column.type)):
+            return column.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)[:, None], None
+    if not (of_words or is_text(column.type) or pa.types.is_dictionary(column.type)):
         raise DataError(f"{table.path}: column '{name}' holds {column.type}, not numbers. Convert it, or remove it.")
     codes, texts = coded(as_text(table, name, column))
     values = np.array([_number(text) for text in texts])
-    odd = np.isnan(values) & [text.lower() not in GAPS for text in texts]
-    with np.errstate(over="ignore"):
-        numbers = values[codes].astype(np.float32)
-    if 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum():
+    odd = np.isnan(values) & [text.lower() not in NO_NUMBERS for text in texts]
+    if of_words is None:
+        of_words = 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum()
+    if of_words:
         return _one_for_each(table, name, codes, texts)
     for row in np.flatnonzero(odd[codes]).tolist():
         remedy = "Features are numbers, with a decimal point, or words; leave what is missing empty."
-        problems.add([table.rows[row]], f"'{name}' is the text {texts[codes[row]]!r}, and mostly numbers", remedy)
-    return numbers[:, None], ()
+        problems.add([table.rows[row]], f"'{name}' is the text {texts[codes[row]]!r}, among numbers", remedy)
+    with np.errstate(over="ignore"):
+        return values[codes].astype(np.float32)[:, None], None
 
 
 def _one_for_each(
     table: Table, name: str, codes: npt.NDArray[np.int64], texts: tuple[str, ...]
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
     """Words in the order of the alphabet: rows may stand in any."""
-    words = sorted(filter(None, texts))
+    words = sorted(text for text in texts if text.lower() not in GAPS)
+    for shape, what in NOT_WORDS.items():
+        if 2 * sum(bool(shape.fullmatch(word)) for word in words) > len(words):
+            raise DataError(f"{table.path}: column '{name}' holds {words[0]!r} and others like it: {what}.")
     if len(words) > MOST_WORDS:
         raise DataError(
             f"{table.path}: column '{name}' holds {len(words):,} different texts, such as {words[0]!r}. Words of a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -38,31 +39,35 @@ def read_given(
     min_votes: int = 1,
     skip_bad: bool = False,
     update: bool = False,
+    known: Iterable[str] = (),
 ) -> Given:
-    """-> the samples to learn from. An update may bring one class only, a fit may not.
+    """-> the samples to learn from. An update may bring one class only, a fit may not; `known` are the features of the
+    model that it is for.
 
     Images of the split 'test' are not decoded here: that is for the evaluation, which leaves out what is broken.
     """
     if votes is not None:
-        samples = read_votes(votes, samples=table, min_votes=min_votes, skip_bad=skip_bad, allow_one_class=True)
+        samples = read_votes(
+            votes, samples=table, min_votes=min_votes, skip_bad=skip_bad, allow_one_class=True, known=known
+        )
     elif table is None:
         decided = ", or what people decided with --decisions FILE" if update else ""
         raise ConfigError(f"nothing to learn from. Give a TABLE, or raw votes with --votes FILE{decided}.")
     elif min_votes != 1:
         raise ConfigError("--min-votes counts raw votes, and there are none. Give them with --votes FILE.")
     else:
-        samples = _read_table(Path(table), skip_bad)
+        samples = _read_table(Path(table), skip_bad, known)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
     release_memory()
     return given
 
 
-def read_to_predict(source: Path, *, skip_bad: bool) -> Samples:
+def read_to_predict(source: Path, *, skip_bad: bool, known: Iterable[str] = ()) -> Samples:
     """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it."""
     if source.is_dir():
         return _read_folder(source, skip_bad)
-    return read_table(source, skip_bad=skip_bad, allow_one_class=True, unlabelled=True)
+    return read_table(source, skip_bad=skip_bad, allow_one_class=True, unlabelled=True, known=known)
 
 
 def of_split(samples: Samples, split: str | None) -> Samples:
@@ -78,11 +83,12 @@ def of_split(samples: Samples, split: str | None) -> Samples:
     return samples.take(chosen)
 
 
-def _read_table(path: Path, skip_bad: bool) -> Samples:
+def _read_table(path: Path, skip_bad: bool, known: Iterable[str]) -> Samples:
     """-> all rows. Only those that are learnt from need candidates."""
     table = open_table(path, TEXT)
     problems = table.problems()
-    samples, broken = gather(table, problems, unlabelled={"split", "candidates"} <= set(table.columns))
+    unlabelled = {"split", "candidates"} <= set(table.columns)
+    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known)
     if "candidates" in table.columns:
         check_separator(table, samples)
     if samples.split is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ipll.errors import DataError
 
 SHOWN = 5
+GAPS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})  # how tables say that something is missing, in any case
 
 
 class Problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def read_table(
     image_size: int | None = None,
     allow_one_class: bool = False,
     unlabelled: bool = False,
+    known: Iterable[str] = (),
 ) -> Samples:
     """-> the samples of a CSV, TSV, Parquet or JSON Lines file. What is wrong with it is a DataError.
 
@@ -33,16 +35,19 @@ def read_table(
     image_size: decodes the images at once, to this size; without it, `Samples.decoded` does so later.
     allow_one_class: one class is enough (an update may bring just one).
     unlabelled: candidates may be missing (to predict, or to evaluate by `label`).
+    known: the features of a model that the samples are for (`Model.feature_names`): what is a word there is one here.
     """
     table = open_table(Path(path), TEXT)
     problems = table.problems()
-    samples, broken = gather(table, problems, unlabelled=unlabelled)
+    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known)
     if not unlabelled:
         check_separator(table, samples)
     return accept(samples, broken, problems, skip_bad, image_size, allow_one_class)
 
 
-def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Samples, dict[int, str]]:
+def gather(
+    table: Table, problems: Problems, *, unlabelled: bool, known: Iterable[str] = ()
+) -> tuple[Samples, dict[int, str]]:
     """-> all samples of a table, and the images that are missing or broken. What else is wrong goes to `problems`."""
     columns = table.columns
     check_names(table, {*TEXT, "features", *(name for name in columns if name.startswith("features."))}, ADVICE)
@@ -60,7 +65,7 @@ def gather(table: Table, problems: Problems, *, unlabelled: bool) -> tuple[Sampl
         images, broken = image_files([os.path.join(folder, name) for name in ids])
         broken |= {index: "no image is named" for index, name in enumerate(ids) if not name}
     else:
-        features = feature_matrix(table, problems)
+        features = feature_matrix(table, problems, known)
     if "id" in columns:
         ids = text_column(table, "id")
         problems.add((row for row, name in zip(rows, ids, strict=True) if not name), "no id", "Give each row an id.")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ipll.errors import DataError
 from ipll.own.reading.images import Images
-from ipll.own.reading.problems import Problems
+from ipll.own.reading.problems import GAPS, Problems
 
 WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
 REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-bad (skip_bad=True)."
@@ -133,6 +133,11 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
             "A classifier needs at least two; add samples of others."
         )
     warnings = look_alikes([*samples.names, *samples.foreign_labels])
+    if gaps := [name for name in samples.names if name.lower() in GAPS]:
+        warnings.append(
+            f"{samples.source}: {gaps[0]!r} is taken for the name of a class. Where it says that something is missing, "
+            "leave it out."
+        )
     if samples.names and (foreign := samples.foreign_labels):
         most = ", ".join(f"'{name}' ({n:,})" for name, n in list(foreign.items())[:5])
         more = f" and {len(foreign) - 5:,} more" if len(foreign) > 5 else ""

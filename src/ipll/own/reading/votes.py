@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,7 @@ def read_votes(
     skip_bad: bool = False,
     image_size: int | None = None,
     allow_one_class: bool = False,
+    known: Iterable[str] = (),
 ) -> Samples:
     """-> samples whose candidates are all labels with at least `min_votes` votes, and these votes, each by how reliable
     its annotator is.
@@ -50,7 +52,7 @@ def read_votes(
     ballots = _ballots(votes)
     table = _images_table(votes, ballots) if samples is None else _samples_table(Path(samples))
     problems = table.problems()
-    found, broken = gather(table, problems, unlabelled=True)
+    found, broken = gather(table, problems, unlabelled=True, known=known)
     problems.stop()  # where two samples have the same id, their votes could not be told apart
     sample = _sample_of(votes, ballots, found)
     shape = len(found), len(ballots.names)
@@ -58,10 +60,10 @@ def read_votes(
     _check_empty(candidates, found, ballots, min_votes, problems)
     problems.stop()
     kept = np.flatnonzero(candidates.any(0))
-    known = reliability(ballots.sample, ballots.annotator, ballots.label)
-    weighed = (_summed(sample, ballots, known[ballots.annotator], shape) * candidates)[:, kept]
+    knows = reliability(ballots.sample, ballots.annotator, ballots.label)
+    weighed = (_summed(sample, ballots, knows[ballots.annotator], shape) * candidates)[:, kept]
     cast = np.bincount(ballots.annotator)
-    people = tuple(Annotator(ballots.people[a], int(cast[a]), float(known[a])) for a in np.argsort(known).tolist())
+    people = tuple(Annotator(ballots.people[a], int(cast[a]), float(knows[a])) for a in np.argsort(knows).tolist())
     found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), candidates[:, kept])
     found = replace(found, votes=weighed, annotators=people)
     return accept(found, broken, problems, skip_bad, image_size, allow_one_class)
