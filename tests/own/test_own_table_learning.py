@@ -13,6 +13,7 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 
+from ipll.cli.own_output import class_lines
 from ipll.families.classifier.stacked import set_losses, set_temperature
 from ipll.families.side_by_side import Members
 from ipll.networks.network import MembersHead
@@ -220,6 +221,11 @@ def test_a_class_that_is_named_in_every_set_may_be_wrong_in_each() -> None:
     settled = np.array(model.records.labels(model.names))[several]
     assert (model.records.confidence[several][settled == "normal"] <= 0.5).all()
     assert (model.records.confidence[~several] > 0.95).all()
+    assert model.companions() == [("ill", "normal")]
+    assert any(
+        "Never a candidate without another" in line and "ill (with normal)" in line for line in class_lines(model)
+    )
+    assert Model.fit(ambiguous(rows, 2), device="cpu", settings=QUICK).companions() == []
     sets = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 1]], dtype=torch.bool)
     odds = silent_odds(sets)
     assert torch.allclose(odds[0], torch.tensor([0, 1, 1 / 3], dtype=torch.double))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
+SHOWN_PAIRS = 5  # of classes, of which one is never named without the other
 SHOWN_PEOPLE, MANY_VOTES = 5, 20  # annotators who are named, and the votes that each of them has cast
 BANDS = (
     ("sure (up to 5 % wrong)", 0.95),
@@ -139,11 +140,16 @@ def class_lines(model: Model) -> list[str]:
         names = ", ".join(model.names[c] for c in few)
         lines.append(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {names}.")
     rare = np.flatnonzero(~model.known & (settled >= model.min_class_samples))
-    if told := [f"{model.names[c]} ({ambiguous[c]:,}, by chance {chance[c]:,.0f})" for c in rare]:
-        lines.append(f"Not yet known, since random candidates would be it more often: {', '.join(told)}.")
+    if told := [f"{model.names[c]} ({ambiguous[c]:,}, at random {chance[c]:,.0f})" for c in rare]:
+        why = "since fewer settled on it than if each had taken one of its candidates at random"
+        lines.append(f"Not yet known, {why}: {', '.join(told)}.")
     gone = np.flatnonzero((settled == 0) & (candidate > 0))
     if told := [f"{model.names[c]} ({candidate[c]:,})" for c in gone[np.argsort(-candidate[gone], kind="stable")]]:
         lines.append(f"A candidate (so many times), never settled on, and so never predicted: {', '.join(told)}.")
+    if pairs := [f"{one} (with {other})" for one, other in model.companions()]:
+        more = f" and {len(pairs) - SHOWN_PAIRS:,} more" if len(pairs) > SHOWN_PAIRS else ""
+        told_pairs = ", ".join(pairs[:SHOWN_PAIRS])
+        lines.append(f"Never a candidate without another, which is not sure where both are: {told_pairs}{more}.")
     for group in model.twins():
         lines.append(f"Always candidates together, so that no sample tells them apart: {', '.join(group)}.")
     return lines

@@ -329,6 +329,12 @@ class Model:
         groups = [] if self.voted else self.records.twins(len(self.names))
         return [[self.names[c] for c in group] for group in groups]
 
+    def companions(self) -> list[tuple[str, str]]:
+        """-> (class, other), by name: the class is never a candidate without the other, against which nothing but votes
+        could speak then."""
+        pairs = [] if self.voted else self.records.companions(len(self.names))
+        return [(self.names[c], self.names[other]) for c, other in pairs]
+
     def stacking(self) -> Stacking | None:
         """-> how the classifier was chosen by held-out candidate sets; None where it was not."""
         losses, weights = (self.tensors.get(f"module.classifier.{name}") for name in ("likelihood", "weights_"))

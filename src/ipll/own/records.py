@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_matrix
 
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.samples import Samples
@@ -16,6 +17,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
+OFTEN = 5  # samples that have a class as a candidate: fewer say nothing of who is named with whom
 SURGE = 0.5  # more than so much above what was usual
 SEEN_BEFORE = "Give new samples other ids, or leave out those that were learnt already."
 
@@ -125,6 +127,15 @@ class Records:
         for c in np.unique(self.codes).tolist():
             groups.setdefault(int(sums[c]), []).append(c)
         return [group for group in groups.values() if len(group) > 1]
+
+    def companions(self, classes: int) -> list[tuple[int, int]]:
+        """-> (class, other): no sample that has the class as a candidate, of some, lacks the other, which others have
+        without."""
+        named = csr_matrix((np.ones(len(self.codes), np.int64), self.codes, self.offsets), (len(self), classes))
+        together = (named.T @ named).toarray()
+        counts = together.diagonal()
+        always = (together == counts[:, None]) & (counts[:, None] >= OFTEN) & (counts > counts[:, None])
+        return [(int(c), int(other)) for c, other in np.argwhere(always)]
 
     def arrived(self, classes: int, least: int) -> Bools:
         """-> which classes have really come [classes]: `least` samples settled on them, and as many with one candidate,

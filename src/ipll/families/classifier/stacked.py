@@ -57,7 +57,7 @@ class Stacked(Classifier):
         head, prototypes, best = tried[0], tried[-1], min(tried, key=lambda one: one[0])
         for alone in sorted((head, prototypes), key=lambda one: one[0]):
             gain = alone[3] - best[3]
-            if float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
+            if len(gain) < 2 or float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
                 best = alone
                 break
         _, share, t, _ = best
