@@ -24,6 +24,7 @@ DOUBT, NEW = 0.1, 0.5
 # them, and these have heard of what they leave out, by way of targets.
 SHARED = 4.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
+WARMER = 2.5  # times, at most, predictions are softened where sets are left out together
 NEVER = 0.5  # sets that name a class without the label, by which half of the doubt is gone
 BLOCK = 2**16  # samples whose probabilities are held at a time
 TINY = 1e-12  # probability
@@ -68,8 +69,11 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     cold, known = temperature, 1.0
-    if members.kinds > 1:  # of labels only: what is predicted may have sets that all have seen
+    if members.kinds > 1:
         scores, cold = judge(evidence(ctx, members, -1))
+        temperature = max(
+            temperature, min(cold, WARMER * temperature)
+        )  # what is predicted may be of sets that were seen
         found = scores(rows) / cold
         open_ = found.isfinite().all(dim=0)
         known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
