@@ -95,7 +95,7 @@ def test_stopped_while_a_fit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     samples = from_arrays(x, [sorted({int(c), i % 3}) for i, c in enumerate(y)])
     options: dict[str, Any] = {"method": "pgdr", "device": "cpu"}  # its memory chooses, however much there is room for
     options["settings"] = {"train.epochs": 3, "train.checkpoint_seconds": 0}
-    options["settings"] |= {"model.inputs": "z-scores", "augment.drop": 0.0}  # no trials
+    options["settings"] |= {"model.inputs": "z-scores", "augment.drop": 0.0, "model.leave_out": "samples"}  # no trials
     whole, listener = Model.fit(samples, **options), Noted()
     with monkeypatch.context() as patched:
         patched.setattr(RepresentativeDiverse, "choose", asks)
