@@ -91,6 +91,8 @@ def with_words(samples: Samples, feature_names: tuple[str, ...]) -> Samples:
     """-> the samples with the words that a model knows, of columns that hold words, or nothing here: those that do not
     occur are zero. Words that the model does not know are left out, and told."""
     assert samples.features is not None
+    if set(samples.feature_names) == set(feature_names):
+        return samples
     columns = dict(zip(samples.feature_names, samples.features.T, strict=True))
     here = {word: {name for name in columns if name.startswith(f"{word}=")} for word in samples.words}
     here |= {name: {name} for name, values in columns.items() if np.isnan(values).all()}  # words, for all one can see
@@ -104,8 +106,6 @@ def with_words(samples: Samples, feature_names: tuple[str, ...]) -> Samples:
     if unknown:
         told = ", ".join(f"'{name}'" for name in unknown[:5]) + (" ..." if len(unknown) > 5 else "")
         warnings.warn(f"{samples.source}: words that the model does not know are passed over: {told}.", stacklevel=2)
-    if tuple(columns) == samples.feature_names:
-        return samples
     return replace(samples, features=np.stack([*columns.values()], axis=1), feature_names=tuple(columns))
 
 

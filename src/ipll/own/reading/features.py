@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -18,11 +19,10 @@ from ipll.own.reading.tables import Table
 
 PREFIX = "features."
 NO_NUMBERS = GAPS | {"none", "-"}  # of a column of numbers; a word may be 'none'
+DECIMAL_COMMA, DATE = re.compile(r"[+-]?\d+,\d+"), re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*")
 NOT_WORDS = {
-    re.compile(r"[+-]?\d+,\d+"): "numbers with a decimal comma. Save them with points",
-    re.compile(
-        r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*"
-    ): "dates. Turn them into numbers, such as days, or remove the column",
+    DECIMAL_COMMA: "numbers with a decimal comma. Save them with points",
+    DATE: "dates. Turn them into numbers, such as days, or remove the column",
 }
 MOST_WORDS = 200  # different ones of a column
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
@@ -55,8 +55,8 @@ def feature_matrix(table: Table, problems: Problems, known: Iterable[str] = ()) 
     matrix = np.concatenate(parts, axis=1) if single else _list_matrix(table, problems)
     if not single:
         names = list(map(str, range(matrix.shape[1])))
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{table.path}: two features would be called '{twice}'. Rename a column.")
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(f"{table.path}: two features would be called '{twice[0]}'. Rename a column.")
     _check_numbers(table, matrix, names, words, problems)
     notes = [] if known else [_told(str(table.path), words, names)] * bool(words)
     return Features(matrix, tuple(names), tuple(words), notes + gaps_told(str(table.path), matrix, names, words))
