@@ -71,16 +71,13 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     cold, known = temperature, 1.0
     if members.kinds > 1:
         scores, cold = judge(evidence(ctx, members, -1))
-        temperature = max(
-            temperature, min(cold, WARMER * temperature)
-        )  # what is predicted may be of sets that were seen
+        temperature = max(temperature, min(cold, WARMER * temperature))
         found = scores(rows) / cold
         open_ = found.isfinite().all(dim=0)
         known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
-    alike, confidence = twins(sets) if ctx.pool.votes is None else [], []
-    least = SHARED if beforehand.shares else 1.0
-    hidden = hidden_errors(sets).clamp_min(least) if ctx.pool.votes is None else None
-    silent = silent_odds(sets)
+    bare = ctx.pool.votes is None
+    alike, confidence = twins(sets) if bare else [], []
+    doubt = Doubt.of(sets, SHARED if beforehand.shares else 1.0, known) if bare else None
     for here in blocks:
         ctx.check_stop()
         said = scores(here).double() / cold
@@ -88,19 +85,42 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         posterior.nan_to_num_(0.0)
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
-        size = sets[here].sum(dim=1)
-        chance = torch.where(size > 1, 1 / size, 0.0)  # a label alone may be a miss
         found = posterior.gather(1, labels[here, None])[:, 0]
-        if hidden is None:
+        chance = chance_of(sets[here])
+        if doubt is None:
             confidence.append(cautious(found, chance, SHARED).float())
-            continue
-        others = posterior.scatter(1, labels[here, None], TINY)
-        unseen = (others * hidden[labels[here]]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is
-        expected = (said.softmax(dim=1) * sets[here]).sum(dim=1)
-        trust = torch.where(size > 1, known * expected**DOUBT, 1.0)
-        most = 1 / (1 + (silent[labels[here]] * sets[here]).sum(dim=1))
-        confidence.append(trusted(cautious(found, chance, unseen), chance, trust).minimum(most).float())
+        else:
+            expected = (said.softmax(dim=1) * sets[here]).sum(dim=1)
+            confidence.append(doubt.lowered(found, posterior, expected, sets[here], labels[here]).float())
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
+
+
+class Doubt(NamedTuple):
+    """What makes labels less sure than networks say, where sets are all that is known of them."""
+
+    hidden: Tensor  # [classes, classes], `hidden_errors`
+    silent: Tensor  # [classes, classes], `silent_odds`
+    known: float  # how much counts of what is said within sets
+
+    @classmethod
+    def of(cls, sets: Tensor, least: float, known: float) -> Doubt:
+        return cls(hidden_errors(sets).clamp_min(least), silent_odds(sets), known)
+
+    def lowered(self, found: Tensor, posterior: Tensor, expected: Tensor, sets: Tensor, labels: Tensor) -> Tensor:
+        """-> the probability `found` [n] of labels [n], of all that is said [n, classes], and of their sets as a whole
+        [n], lowered."""
+        chance, size = chance_of(sets), sets.sum(dim=1)
+        others = posterior.scatter(1, labels[:, None], TINY)
+        unseen = (others * self.hidden[labels]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is
+        trust = torch.where(size > 1, self.known * expected**DOUBT, 1.0)
+        most = 1 / (1 + (self.silent[labels] * sets).sum(dim=1))
+        return trusted(cautious(found, chance, unseen), chance, trust).minimum(most)
+
+
+def chance_of(sets: Tensor) -> Tensor:
+    """-> the probability of a random candidate [n]; 0 of one alone, which may be a miss."""
+    size = sets.sum(dim=1)
+    return torch.where(size > 1, 1 / size, 0.0)
 
 
 def hidden_errors(sets: Tensor) -> Tensor:
