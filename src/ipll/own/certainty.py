@@ -86,9 +86,8 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
         found = posterior.gather(1, labels[here, None])[:, 0]
-        chance = chance_of(sets[here])
         if doubt is None:
-            confidence.append(cautious(found, chance, SHARED).float())
+            confidence.append(cautious(found, chance_of(sets[here]), SHARED).float())
         else:
             expected = (said.softmax(dim=1) * sets[here]).sum(dim=1)
             confidence.append(doubt.lowered(found, posterior, expected, sets[here], labels[here]).float())

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.errors import DataError
-from ipll.own.reading.samples import Samples
+from ipll.own.reading.samples import Samples, of_words
 
 Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 BLOCK = 4096  # samples that are looked at, or decoded to be predicted, at a time
@@ -69,8 +69,7 @@ def with_used_words(samples: Samples) -> Samples:
     """-> the samples without words that none of them has: those of rows that are not learnt from."""
     if samples.features is None or not samples.words:
         return samples
-    words = tuple(f"{word}=" for word in samples.words)
-    used = np.array([not name.startswith(words) for name in samples.feature_names]) | samples.features.any(0)
+    used = ~of_words(samples.feature_names, samples.words) | samples.features.any(0)
     names = tuple(name for name, kept in zip(samples.feature_names, used, strict=True) if kept)
     return replace(samples, features=samples.features[:, used], feature_names=names)
 
@@ -146,7 +145,7 @@ def statistics(array: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         with np.errstate(invalid="ignore"):  # of none
             mean = sum(np.nan_to_num(array[part].astype(np.float64), nan=0.0).sum(0) for part in parts) / n
             std = np.sqrt(sum(np.nan_to_num((array[part] - mean) ** 2, nan=0.0).sum(0) for part in parts) / n)
-        smallest = 1e-7 * np.fmax.reduce(np.abs(array))  # what rounding leaves of a constant
+        smallest = 1e-7 * np.fmax(np.fmax.reduce(array), -np.fmin.reduce(array))  # what rounding leaves of a constant
     else:
         levels = np.arange(256) / 255
         counts = np.zeros((array.shape[1], 256))

@@ -139,7 +139,8 @@ def try_settings(
                     known[key] = _held_out(learner, task)
                 held_out.append(known[key])
             found.append(one.decide(one, held_out))
-            config = reconfigure(config, (found[-1],) if one.values[1:] else ())
+            if len(one.values) > 1:  # else it is not of the trials: they have too few members for folds of two kinds
+                config = reconfigure(config, (found[-1],))
     return tuple(found)
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from ipll.errors import DataError
 from ipll.own.reading.columns import as_text, coded, is_list, is_text
 from ipll.own.reading.problems import GAPS, Problems
+from ipll.own.reading.samples import of_words
 from ipll.own.reading.tables import Table
 
 PREFIX = "features."
@@ -42,13 +43,13 @@ def feature_matrix(table: Table, problems: Problems, known: Iterable[str] = ()) 
     """
     single = [name for name in table.columns if name.startswith(PREFIX)]
     known = frozenset(known)
-    of_words = {name.partition("=")[0] for name in known if "=" in name}
+    worded = {name.partition("=")[0] for name in known if "=" in name}
     names: list[str] = []
     parts: list[npt.NDArray[np.float32]] = []
     words: list[str] = []
     for column in single:
         name = column.removeprefix(PREFIX)
-        numbers, found = _read(table, column, problems, None if name not in known | of_words else name not in known)
+        numbers, found = _read(table, column, problems, None if name not in known | worded else name not in known)
         words += [] if found is None else [name]
         names += [name] if found is None else [f"{name}={word}" for word in found]
         parts.append(numbers)
@@ -73,16 +74,11 @@ def gaps_told(source: str, matrix: npt.NDArray[np.float32], names: list[str], wo
     if not gaps.any():
         return []
     most = int(gaps.argmax())
-    numbers = len(matrix) * (~_of_words(names, words)).sum()
+    numbers = len(matrix) * (~of_words(names, words)).sum()
     return [
         f"{source}: {gaps.sum():,} of {numbers:,} numbers are missing, {gaps[most]:,} of '{names[most]}'. Each counts "
         "as the mean of its feature in the first table that was learnt."
     ]
-
-
-def _of_words(names: list[str], words: Iterable[str]) -> npt.NDArray[np.bool_]:
-    starts = tuple(f"{word}=" for word in words)
-    return np.array([name.startswith(starts) for name in names], np.bool_)
 
 
 def _check_numbers(
@@ -92,28 +88,28 @@ def _check_numbers(
     for row in np.flatnonzero(infinite.any(1)).tolist():
         reason = f"feature '{names[int(np.argmax(infinite[row]))]}' is infinite, or too large for a 32-bit float"
         problems.add([table.rows[row]], reason, "Correct these numbers, or leave them empty.")
-    empty = (np.isnan(matrix) | (_of_words(names, words) & (matrix == 0))).all(1)
+    empty = (np.isnan(matrix) | (of_words(names, words) & (matrix == 0))).all(1)
     problems.add(table.rows[empty], "no feature has a number", "Fill in some, or leave these rows out.")
 
 
 def _read(
-    table: Table, name: str, problems: Problems, of_words: bool | None
+    table: Table, name: str, problems: Problems, worded: bool | None
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...] | None]:
     """-> a column as numbers [n, 1], NaN where it is empty, and None; or 0 and 1 for each of its words [n, words], and
     these. Where it is not said, it is of words if most cells are no numbers; if not, those that are none are
     `problems`."""
     column = table.columns[name]
-    if any(check(column.type) for check in NUMBERS) and not (of_words and not pa.types.is_null(column.type)):
+    if any(check(column.type) for check in NUMBERS) and not (worded and not pa.types.is_null(column.type)):
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found later
             return column.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)[:, None], None
-    if not (of_words or is_text(column.type) or pa.types.is_dictionary(column.type)):
+    if not (worded or is_text(column.type) or pa.types.is_dictionary(column.type)):
         raise DataError(f"{table.path}: column '{name}' holds {column.type}, not numbers. Convert it, or remove it.")
     codes, texts = coded(as_text(table, name, column))
     values = np.array([_number(text) for text in texts])
     odd = np.isnan(values) & [text.lower() not in NO_NUMBERS for text in texts]
-    if of_words is None:
-        of_words = 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum()
-    if of_words:
+    if worded is None:
+        worded = 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum()
+    if worded:
         return _one_for_each(table, name, codes, texts)
     for row in np.flatnonzero(odd[codes]).tolist():
         remedy = "Features are numbers, with a decimal point, or words; leave what is missing empty."

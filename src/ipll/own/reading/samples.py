@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -108,6 +108,12 @@ class Samples:
             stop_at(broken, self.rows, Problems(self.source, self.word))
         held = replace(self, images=Images(array, array.shape[2], array.shape[1]))
         return held.without(broken)
+
+
+def of_words(names: Sequence[str], words: Iterable[str]) -> npt.NDArray[np.bool_]:
+    """-> which of the features are single words of the columns `words` [names]."""
+    starts = tuple(f"{word}=" for word in words)
+    return np.array([name.startswith(starts) for name in names], np.bool_)
 
 
 def with_candidates(samples: Samples, names: tuple[str, ...], candidates: npt.NDArray[np.bool_]) -> Samples:
