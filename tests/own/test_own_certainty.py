@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -99,3 +101,16 @@ def test_of_noise_nothing_is_said_to_be_known() -> None:
     assert found.chosen > -np.log(sets.sum(1) / 6).mean() - 0.02
     assert model.records.confidence[several].mean() < (1 / sets.sum(1)[several]).mean() + 0.05
     assert model.predict(from_arrays(noise + rng.normal(size=noise.shape)), device="cpu").confidence.mean() < 0.25
+
+
+def test_samples_without_votes_are_judged_by_their_sets_whatever_came_before() -> None:
+    """Votes on other samples say nothing of two classes that come in an update and are always named together."""
+    first, later = rows_of(range(2), 0, 60), rows_of(range(2, 4), 0, 60)
+    known = from_arrays(X[first], Y[first].astype(str))
+    voted = replace(known, votes=3 * known.candidates.astype(np.float32))
+    update = from_arrays(X[later], [["x", "y"]] * len(later))
+    for samples in (known, voted):
+        model = Model.fit(samples, device="cpu", settings=QUICK).update(update, device="cpu")
+        assert (model.records.confidence[model.records.update == 2] <= 0.5).all()
+        assert (model.records.confidence[model.records.update == 1] > 0.8).all()
+        assert model.twins() == [["x", "y"]]

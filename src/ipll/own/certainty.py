@@ -42,12 +42,13 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
 
     The temperature is that under which their candidate sets, or votes, are most likely. A label's probability is its
     share within the set, or of all classes where votes, or sets that may miss the true one, say how probable each is.
-    Without votes, classes that are candidates of the very same samples cannot be told apart by any, and share alike.
+    Classes that are candidates of the very same samples, none of them with votes, cannot be told apart by any, and share
+    alike.
     """
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:
         return None
-    beforehand, sets = part_of(ctx.parts, Disambiguation), ctx.pool.candidates
+    beforehand, sets, votes = part_of(ctx.parts, Disambiguation), ctx.pool.candidates, ctx.pool.votes
     assert beforehand is not None
     rows = torch.randperm(len(sets), generator=ctx.generator("certainty", ctx.task), device=ctx.device)[:ENOUGH]
     within = beforehand.memberships(rows).double()
@@ -75,9 +76,12 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         found = scores(rows) / cold
         open_ = found.isfinite().all(dim=0)
         known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
-    bare = ctx.pool.votes is None
-    alike, confidence = twins(sets) if bare else [], []
-    doubt = Doubt.of(sets, SHARED if beforehand.shares else 1.0, known) if bare else None
+    voted, shown = torch.zeros_like(ctx.pool.certain), sets
+    if votes is not None:  # what such a sample says by itself is what most voted for
+        voted = votes.any(dim=1) & ~ctx.pool.certain
+        shown = torch.where(voted[:, None], votes == votes.amax(dim=1, keepdim=True), sets)
+    alike, confidence = twins(shown), []
+    doubt = Doubt.of(shown, SHARED if beforehand.shares else 1.0, known)
     for here in blocks:
         ctx.check_stop()
         said = scores(here).double() / cold
@@ -85,12 +89,10 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         posterior.nan_to_num_(0.0)
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
-        found = posterior.gather(1, labels[here, None])[:, 0]
-        if doubt is None:
-            confidence.append(cautious(found, chance_of(sets[here]), SHARED).float())
-        else:
-            expected = (said.softmax(dim=1) * sets[here]).sum(dim=1)
-            confidence.append(doubt.lowered(found, posterior, expected, sets[here], labels[here]).float())
+        found, own = posterior.gather(1, labels[here, None])[:, 0], sets[here]
+        expected = (said.softmax(dim=1) * own).sum(dim=1)
+        by_sets = doubt.lowered(found, posterior, expected, own, labels[here])
+        confidence.append(torch.where(voted[here], cautious(found, chance_of(own), SHARED), by_sets).float())
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 

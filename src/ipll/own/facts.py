@@ -97,6 +97,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "capacity": _is_count,
     "min_class_samples": _is_count,
     "updates": _is_count,
+    "voted": lambda value: isinstance(value, bool) or (isinstance(value, list) and all(map(_is_count, value))),
     "temperature": lambda value: _is_number(value) and value > 0,
     "far": _is_number,
     "given": lambda value: isinstance(value, dict),

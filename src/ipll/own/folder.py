@@ -82,6 +82,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
         paths = {kind: folder / _plain_name(facts["files"][kind]["name"]) for kind in ENDINGS}
         for kind, path in paths.items():
             check_digest(path, facts["files"][kind]["sha256"])
+        facts.setdefault("voted", True)  # an older model may have been
         check_facts(facts)
         tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
         release_memory()

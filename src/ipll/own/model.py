@@ -80,7 +80,7 @@ class Model:
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
     decisions: tuple[Decision, ...] = ()  # of people, the last of each on a sample
     history: tuple[Event, ...] = ()  # what it learnt, when; an older version did not keep it
-    voted: bool = False  # did samples come with votes?
+    voted: tuple[int, ...] = ()  # the updates whose samples came with votes
     skipped: tuple[tuple[int, str], ...] = ()  # (row, reason) of images left out of the last update; not kept on disk
     through: Through | None = None  # the network whose features of photos are learnt from; None: samples as they come
     pictures: Tensor | None = None  # uint8 [memory, 3, size, size], then, small: in the order of the memory
@@ -284,7 +284,7 @@ class Model:
             updates=number,
             temperature=outcome.temperature,
             far=outcome.far,
-            voted=self.voted or samples.votes is not None,
+            voted=self.voted if samples.votes is None else (*self.voted, number),
             skipped=tuple(samples.skipped),
         )
 
@@ -326,14 +326,22 @@ class Model:
     def twins(self) -> list[list[str]]:
         """-> groups of classes, by name, that are candidates of the very same samples: nothing but votes tells them
         apart."""
-        groups = [] if self.voted else self.records.twins(len(self.names))
-        return [[self.names[c] for c in group] for group in groups]
+        told = self._told_by_votes
+        groups = self.records.twins(len(self.names))
+        return [[self.names[c] for c in group] for group in groups if not told[group].any()]
 
     def companions(self) -> list[tuple[str, str]]:
         """-> (class, other), by name: the class is never a candidate without the other, against which nothing but votes
         could speak then."""
-        pairs = [] if self.voted else self.records.companions(len(self.names))
-        return [(self.names[c], self.names[other]) for c, other in pairs]
+        told = self._told_by_votes
+        pairs = self.records.companions(len(self.names))
+        return [(self.names[c], self.names[other]) for c, other in pairs if not told[c]]
+
+    @property
+    def _told_by_votes(self) -> npt.NDArray[np.bool_]:
+        """-> the classes that are candidates of samples with votes [names]."""
+        voted = np.repeat(np.isin(self.records.update, self.voted), np.diff(self.records.offsets))
+        return np.bincount(self.records.codes[voted], minlength=len(self.names)) > 0
 
     def stacking(self) -> Stacking | None:
         """-> how the classifier was chosen by held-out candidate sets; None where it was not."""

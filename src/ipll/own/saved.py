@@ -21,8 +21,8 @@ from ipll.own.folder import read_folder, write_folder
 from ipll.own.history import as_facts, from_facts
 from ipll.own.through import Through
 
-SEQUENCES = ("names", "shape", "feature_names", "mean", "std")  # fields that stand in model.json as they are
-PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far", "voted")
+SEQUENCES = ("names", "shape", "feature_names", "mean", "std", "voted")  # fields that stand in model.json as they are
+PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far")
 
 
 def write_model(path: Path, fields: Mapping[str, Any]) -> None:
@@ -51,7 +51,8 @@ def read_model(path: Path) -> dict[str, Any]:
     try:
         facts, tensors, records = read_folder(path)
         check_plugins(facts["config"])
-        facts.setdefault("voted", True)  # an older model may have been
+        if isinstance(facts["voted"], bool):  # an older model did not tell in which updates
+            facts["voted"] = np.unique(records.update).tolist() if facts["voted"] else ()
         known = set(facts["known"])
         fields: dict[str, Any] = {key: tuple(facts[key]) for key in SEQUENCES}
         fields |= {key: facts[key] for key in PLAIN}
