@@ -22,10 +22,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.own.decisions import Decisions
+from ipll.own.folder import working_on
 from ipll.own.model import Model
 from ipll.own.reading.arrays import from_arrays
 from ipll.own.reading.labels import Labels, are_sets, label_type, read_targets, to_labels
 from ipll.own.reading.samples import Samples, with_candidates
+from ipll.own.saved import write_model
 from ipll.progress import LiveProgress
 
 FILE = "estimator.json"  # in the model folder: what only the estimator knows
@@ -126,8 +128,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def decide(self, ids: Iterable[str], classes: Iterable[object], *, who: str = "") -> Self:
         """Takes over what people say that samples are, and learns from it; None is 'none of these'.
 
-        ids are as in `model_.records.ids`: '2:17' is the eighteenth sample of the second batch. A decided sample is
-        of that class for good; where two people (`who`) disagree, of one of both. docs/decisions.md tells more.
+        ids are as in `model_.records.ids`: '2:17' is the eighteenth sample of what was learnt second, decisions
+        counted. A decided sample is of that class for good; where two people (`who`) disagree, of one of both.
+        docs/decisions.md tells more.
         """
         check_is_fitted(self)
         model = self._obeying(self.model_.decide, Decisions.of(ids, classes, who), device=self.device)
@@ -165,9 +168,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         parameters = self.get_params(deep=False)
         if isinstance(self.random_state, np.random.RandomState):
             parameters["random_state"] = self.model_.config.seed
-        self.model_.save(Path(path))
         values = {"parameters": parameters, "names": self.model_.names, "classes": self.classes_.tolist()}
-        write_sealed(Path(path) / FILE, _plain(values))
+        with working_on(Path(path), new=True):
+            write_model(Path(path), vars(self.model_))
+            write_sealed(Path(path) / FILE, _plain(values))
 
     @classmethod
     def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Self:

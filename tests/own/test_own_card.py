@@ -127,8 +127,12 @@ def test_what_people_decided() -> None:
     ]
     made = [SimpleNamespace(row=r, name=n, who=w, was=b, missed=m) for r, n, w, b, m in said]
     text = "\n".join(_decisions(SimpleNamespace(decisions=made)))  # type: ignore[arg-type]
-    assert "- 3 samples, by ben (2), somebody (1): 1 as it had been settled, 1 as another class, 1 as none" in text
-    assert "The class of 1 sample had not been among the candidates." in text
+    expected = (
+        "- 3 samples, by ben (2), ann (1), somebody (1): 1 as another class, 1 disputed, so that their set is what "
+        "people said, 1 none of these, and out of training."
+    )
+    assert expected in text
+    assert "Of these the candidates had missed the class: 2." in text
     assert not list(_decisions(SimpleNamespace(decisions=())))  # type: ignore[arg-type]
 
 

@@ -305,6 +305,13 @@ def test_the_estimator_decides(tmp_path: Path) -> None:
     assert learner.predict(X[:3]).dtype == learner.classes_.dtype
 
 
+def test_classes_are_decided_by_the_labels_they_were_learnt_by() -> None:
+    """1.0 is the class that was read as 1."""
+    learner = IncrementalClassifier(epochs=2, random_state=0, device="cpu").fit(X, Y.astype(float))
+    learner.decide(["1:0", "1:5"], [learner.classes_[2], learner.classes_[1]])
+    assert learner.pseudo_labels_[[0, 5]].tolist() == [2.0, 1.0]
+
+
 def test_the_order_of_asking_is_doubt_spread_over_classes() -> None:
     """Against a loop that anyone can read."""
     rng = np.random.default_rng(0)

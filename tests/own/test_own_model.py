@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +19,8 @@ import ipll
 from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.learner import Position
 from ipll.method import method_table
-from ipll.own import Model, Samples, evaluate, from_arrays, read_table, read_votes
+from ipll.own import Decisions, Model, Samples, evaluate, from_arrays, read_table, read_votes
+from ipll.own.model_card import unlearnt
 from ipll.progress import Silent
 
 QUICK: dict[str, Any] = {"train.epochs": 3, "train.batch_size": 32, "train.threads": 1}
@@ -182,6 +184,30 @@ def test_rows_without_ids_are_told_apart_by_their_table(
     model = model.update(read_table(write("tuesday.csv", table)), device="cpu")
     assert len(set(model.records.ids)) == 80
     assert "was learnt before" in refused(model.update, read_table(write("monday.csv", table)), device="cpu")
+
+
+def test_the_same_table_is_known_by_another_path(
+    write: Callable[..., Path], refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("monday.csv", "features.a,candidates\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(20)))
+    monkeypatch.chdir(path.parent)
+    model = Model.fit(read_table(Path("monday.csv")), device="cpu", settings=QUICK)
+    assert model.records.ids[0] == "monday.csv:2"
+    assert "was learnt before" in refused(model.update, read_table(path), device="cpu")
+    assert unlearnt(model, read_table(path)) == []
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_ids_that_look_like_row_numbers_are_ids(write: Callable[..., Path], ending: str) -> None:
+    """A JSON Lines file counts from 1, and so do many ids."""
+    rows = [{"id": str(i), "features.a": i, "candidates": "x" if i % 2 else "x|y"} for i in range(1, 21)]
+    text = "\n".join(map(json.dumps, rows))
+    if ending == "csv":
+        text = "id,features.a,candidates\n" + "\n".join(",".join(map(str, row.values())) for row in rows)
+    samples = read_table(write(f"t.{ending}", text))
+    model = Model.fit(samples, device="cpu", settings=QUICK).decide(Decisions.of(["5"], ["y"]), device="cpu")
+    assert model.records.ids == [row["id"] for row in rows]
+    assert model.records.labels(model.names)[4] == "y"
 
 
 def test_a_memory_smaller_than_the_classes_is_refused_or_warned_of() -> None:

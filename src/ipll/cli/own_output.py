@@ -114,13 +114,7 @@ def decision_lines(model: Model, before: Model | None = None) -> list[str]:
         return []
     found = told(model.decisions)
     people = ", ".join(f"{who or 'somebody'} ({n:,})" for who, n in found.by.items())
-    parts = {
-        "as the model had settled": found.confirmed,
-        "as another class": found.corrected,
-        "disputed, so that their set is what people said": found.disputed,
-        "none of these, and out of training": found.none,
-    }
-    what = ", ".join(f"{n:,} {words}" for words, n in parts.items() if n)
+    what = found.words()
     lines = [f"Decided by people: {counted(found.samples, 'sample')}, by {people}{': ' if what else ''}{what}."]
     if found.missed:
         lines.append(f"Of these the candidates had missed the class: {found.missed:,}.")

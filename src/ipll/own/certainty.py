@@ -42,8 +42,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
 
     The temperature is that under which their candidate sets, or votes, are most likely. A label's probability is its
     share within the set, or of all classes where votes, or sets that may miss the true one, say how probable each is.
-    Classes that are candidates of the very same samples, none of them with votes, cannot be told apart by any, and share
-    alike.
+    Classes that are candidates of the very same samples cannot be told apart without votes on these, and share alike.
     """
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:

@@ -14,7 +14,7 @@ from ipll.engine.state import MEMORY
 from ipll.own.decisions import Decision, Decisions, decided_sets, logged, resolve
 from ipll.own.reading.images import Images
 from ipll.own.reading.samples import Samples
-from ipll.own.records import Records, own_ids
+from ipll.own.records import Records
 
 
 def settle(
@@ -25,7 +25,7 @@ def settle(
     if given is None:
         return before, samples
     n, more = len(records), []
-    found = resolve(given, [*records.ids, *own_ids(samples, update)], names)
+    found = resolve(given, [*records.ids, *records.ids_of(samples, update)], names)
     for (row, name), who, when in zip(found, given.who, given.when, strict=True):
         if row < n:
             codes = records.codes[records.offsets[row] : records.offsets[row + 1]]

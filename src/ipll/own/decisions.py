@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipll.errors import DataError
+from ipll.own.reading.arrays import class_name
 from ipll.own.reading.problems import Problems
 
 NONE = "(none of these)"  # in the column 'class'
@@ -49,7 +50,8 @@ class Decisions(NamedTuple):
     @classmethod
     def of(cls, ids: Iterable[object], classes: Iterable[object], who: str = "") -> Decisions:
         """-> from Python: ids as the records have them; a class of None says 'none of these'."""
-        given, names = [str(one) for one in ids], [None if name is None else str(name) for name in classes]
+        given = [str(one) for one in ids]
+        names = [None if name is None else class_name(name) or str(name) for name in classes]
         if len(given) != len(names):
             raise DataError(f"{len(given):,} ids and {len(names):,} classes. Give one class for each id, or None.")
         now, n = datetime.now(UTC).isoformat(timespec="seconds"), len(given)
@@ -159,6 +161,16 @@ class Told(NamedTuple):
     disputed: int  # people disagree
     none: int
     by: dict[str, int]  # decisions of each person, the most first
+
+    def words(self) -> str:
+        """-> what they were, as far as there are any."""
+        parts = {
+            "as the model had settled": self.confirmed,
+            "as another class": self.corrected,
+            "disputed, so that their set is what people said": self.disputed,
+            "none of these, and out of training": self.none,
+        }
+        return ", ".join(f"{n:,} {words}" for words, n in parts.items() if n)
 
 
 def told(decisions: Sequence[Decision]) -> Told:

@@ -25,6 +25,7 @@ from ipll.own.deciding import all_again, impose, keeps_all, no_samples, settle
 from ipll.own.decisions import Decision, Decisions, decided_sets
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.embedding import embedded, small_pictures
+from ipll.own.folder import working_on
 from ipll.own.history import Event, event
 from ipll.own.inputs import array_of, blocks, columns_in, kind_of, matched, spread, with_used_words, without_gaps
 from ipll.own.pending import Pending, key_of
@@ -352,8 +353,10 @@ class Model:
         return Stacking(used.get(tuple((weights > 0).tolist()), "both"), *losses.tolist())
 
     def save(self, path: str | Path) -> None:
-        """Writes the model folder. A model that is there is replaced, and stays as it is where this fails."""
-        write_model(Path(path), vars(self))
+        """Writes the model folder. A model that is there is replaced, and stays as it is where this fails; who works on
+        it is waited for."""
+        with working_on(Path(path), new=True):
+            write_model(Path(path), vars(self))
 
     @classmethod
     def load(cls, path: str | Path, *, plugins: Sequence[str | Path] = ()) -> Model:

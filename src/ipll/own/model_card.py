@@ -15,11 +15,11 @@ import numpy.typing as npt
 from ipll.errors import DataError
 from ipll.messages import batches, counted
 from ipll.own.certainty import FLAGGED
+from ipll.own.decisions import told
 from ipll.own.markdown import plain_text, table
 from ipll.own.model import Model
 from ipll.own.prediction import Bin, Evaluation, calibration, calibration_error
 from ipll.own.reading.samples import Samples
-from ipll.own.records import own_ids
 
 FEW = 20  # samples settled on a class: fewer are told
 DOUBTFUL = 0.2  # share of a class's labels that are expected to be wrong: more is told
@@ -56,7 +56,7 @@ def held_out(model: Model, samples: Samples) -> Samples:
 def unlearnt(model: Model, samples: Samples) -> list[int]:
     """-> which of the samples were not learnt from, by their ids."""
     learnt = set(model.records.ids)
-    return [i for i, name in enumerate(own_ids(samples, 0)) if name not in learnt]
+    return [i for i, name in enumerate(model.records.ids_of(samples, 0)) if name not in learnt]
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
@@ -72,7 +72,7 @@ def _what(model: Model, name: str, saved: str) -> Iterator[str]:
     kind = f"{model.shape[0]:,} features"
     if model.kind == "images":
         kind = f"{'grey' if model.shape[0] == 1 else 'colour'} images of {model.shape[1]} x {model.shape[2]} pixels"
-    if through := getattr(model, "through", None):
+    if through := model.through:
         kind = f"photos, seen through the pretrained network {plain_text(through.name)}"
     config = model.config
     saved = plain_text(model.history[-1].when[:10]) if model.history else saved
@@ -228,7 +228,7 @@ def _not_for(model: Model, evaluation: Evaluation | None) -> Iterator[str]:
     records, n, names = model.records, len(model.names), [plain_text(name) for name in model.names]
     settled, candidate = np.bincount(records.label, minlength=n), np.bincount(records.codes, minlength=n)
     wrong = _expected_wrong(model) / np.maximum(settled, 1)
-    told = [
+    remarks = [
         ("never predicted, since no sample settled on it (a candidate so many times)",
          [f"{names[c]} ({candidate[c]:,})" for c in np.flatnonzero((settled == 0) & (candidate > 0))]),
         ("not known yet, since too few samples settled on it",
@@ -241,10 +241,10 @@ def _not_for(model: Model, evaluation: Evaluation | None) -> Iterator[str]:
     ]  # fmt: skip
     if model.config.model.folds:
         doubtful = np.flatnonzero((wrong > DOUBTFUL) & (settled > 0))
-        told.append((f"more than {100 * DOUBTFUL:.0f} % of its labels are expected to be wrong",
+        remarks.append((f"more than {100 * DOUBTFUL:.0f} % of its labels are expected to be wrong",
                      [f"{names[c]} ({100 * wrong[c]:.0f} %)" for c in doubtful]))  # fmt: skip
     yield from ("", "## What it is not good for", "")
-    for reason, which in told:
+    for reason, which in remarks:
         if which:
             yield f"- {reason[0].upper()}{reason[1:]}: {', '.join(which)}."
     share = f"{100 * FLAGGED:.0f} %" if model.config.model.folds else "1 %"
@@ -271,22 +271,16 @@ def _confused(model: Model, evaluation: Evaluation | None) -> Iterator[str]:
 
 
 def _decisions(model: Model) -> Iterator[str]:
-    """How decisions of people changed it, where the model knows of any; the last one on a sample counts."""
-    last = {one.row: one for one in getattr(model, "decisions", ())}
-    if not last:
+    """How decisions of people changed it, where there are any."""
+    if not model.decisions:
         return
-    people = Counter(one.who or "somebody" for one in last.values()).most_common()
-    said = [one for one in last.values() if one.name is not None]
-    missed = sum(one.missed for one in said)
+    found = told(model.decisions)
+    people = ", ".join(f"{plain_text(who or 'somebody')} ({n:,})" for who, n in found.by.items())
+    what = found.words()
     yield from ("", "## Decided by people", "")
-    yield (
-        f"- {counted(len(last), 'sample')}, by {', '.join(f'{plain_text(who)} ({n:,})' for who, n in people)}: "
-        f"{sum(one.name == one.was for one in said):,} as it had been settled, "
-        f"{sum(bool(one.was) and one.name != one.was for one in said):,} as another class, "
-        f"{len(last) - len(said):,} as none of their candidates, and so no longer learnt from."
-    )
-    if missed:
-        yield f"- The class of {counted(missed, 'sample')} had not been among the candidates."
+    yield f"- {counted(found.samples, 'sample')}, by {people}{': ' if what else ''}{what}."
+    if found.missed:
+        yield f"- Of these the candidates had missed the class: {found.missed:,}."
 
 
 def _expected_wrong(model: Model) -> npt.NDArray[np.float64]:

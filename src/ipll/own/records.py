@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -68,7 +69,7 @@ class Records:
 
         columns: [samples.names], the model's column of each class. Ids that are there already are a DataError.
         """
-        ids = own_ids(samples, update)
+        ids = self.ids_of(samples, update)
         self._check_new(ids, samples)
         n = len(samples)
         rows, chosen = np.nonzero(samples.candidates)
@@ -88,6 +89,20 @@ class Records:
             row=np.append(self.row, samples.rows),
             source=self.source + [samples.source] * n,
         )
+
+    def ids_of(self, samples: Samples, update: int) -> list[str]:
+        """-> ids that tell the samples from those of other tables.
+
+        Samples without ids are called by their row; every table has a row 2, so the table's name, or the number of the
+        update where there is no table, goes before it. The same table given twice is found out, by whatever path.
+        """
+        if samples.numbered_in is None:
+            return list(samples.ids)
+        before = samples.numbered_in or str(update)
+        if samples.numbered_in:
+            here = os.path.realpath(before)
+            before = next((name for name in dict.fromkeys(self.source) if os.path.realpath(name) == here), before)
+        return [f"{before}:{name}" for name in samples.ids]
 
     def _check_new(self, ids: list[str], samples: Samples) -> None:
         row_of = dict(zip(ids, samples.rows.tolist(), strict=True))
@@ -169,18 +184,6 @@ class Records:
         return replace(
             self, judged_old=_put(self.judged_old, judged, True), in_memory=_put(_bools(len(self)), memory, True)
         )
-
-
-def own_ids(samples: Samples, update: int) -> list[str]:
-    """-> ids that tell the samples from those of other tables.
-
-    Samples without ids are called by their row; every table has a row 2, so the table's name, or that of the update
-    where there is no table, goes before it. The same table given twice is still found out.
-    """
-    if samples.ids != [str(row) for row in samples.rows.tolist()]:
-        return list(samples.ids)
-    before = str(update) if samples.word == "sample" else samples.source
-    return [f"{before}:{name}" for name in samples.ids]
 
 
 def _put(column: Any, rows: Ints, values: Any) -> Any:

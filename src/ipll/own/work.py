@@ -15,6 +15,7 @@ from ipll.own.folder import PENDING, change_facts, clear_pending, working_on
 from ipll.own.history import Score, as_facts
 from ipll.own.model import Model
 from ipll.own.reading.samples import Samples
+from ipll.own.saved import write_model
 from ipll.progress import Listener, Silent
 
 SAVING = "All is learnt, and the model is being saved; press again to throw it away."
@@ -67,7 +68,7 @@ def save(model: Model, folder: Path, reporter: Listener | None = None) -> None:
     reporter = reporter or Silent()
     with stop_requests(note=lambda _: reporter.note(SAVING)):
         reporter.stage("the model is saved")
-        model.save(folder)
+        write_model(folder, vars(model))
         clear_pending(folder)
 
 

@@ -35,8 +35,7 @@ def describe(model: Model) -> dict[str, Any]:
 
 def photo_network(model: Model) -> Any:
     """-> the pretrained network that photos go through before they are learnt from; None where there is none."""
-    through = getattr(model, "through", None)
-    return None if through is None else through.find()
+    return None if model.through is None else model.through.find()
 
 
 def _input(model: Model) -> dict[str, Any]:

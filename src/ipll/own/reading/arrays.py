@@ -53,7 +53,8 @@ def from_arrays(
     problems.stop()
     feature_names = () if features is None else tuple(map(str, range(features.shape[1])))
     samples = Samples.bare(SOURCE, texts, rows, "sample")
-    samples = replace(samples, features=features, feature_names=feature_names, images=images)
+    numbered_in = "" if ids is None else None
+    samples = replace(samples, features=features, feature_names=feature_names, images=images, numbered_in=numbered_in)
     return checked(with_candidates(samples, names, candidates), allow_one_class)
 
 
@@ -77,7 +78,7 @@ def _samples(X: Any) -> tuple[npt.NDArray[np.float32] | None, Images | None]:
 
 def _sets(y: Any, classes: Iterable[object] | None, n: int, problems: Problems) -> Sets:
     """-> class names and candidate sets; samples without any, or with a strange one, are `problems`."""
-    known = None if classes is None else tuple(_name(one) or "" for one in classes)
+    known = None if classes is None else tuple(class_name(one) or "" for one in classes)
     if known is not None and (len(set(known)) < len(known) or "" in known):
         raise DataError(f"classes must be different names, got {', '.join(map(repr, known))}.")
     if y is None:
@@ -140,7 +141,7 @@ def _lists(y: list[Any], known: tuple[str, ...] | None, problems: Problems) -> S
         # A set has no order of its own: sorted, it gives the same classes in every process.
         values = sorted(given, key=str) if isinstance(given, set | frozenset) else given
         for value in values if isinstance(values, SEVERAL) else [values]:
-            name = _name(value)
+            name = class_name(value)
             if name is None:
                 problems.add([row], f"{value!r} is no class name", "Names are text or whole numbers.")
             elif known is not None and name not in position:
@@ -153,7 +154,7 @@ def _lists(y: list[Any], known: tuple[str, ...] | None, problems: Problems) -> S
     return tuple(position), candidates
 
 
-def _name(value: object) -> str | None:
+def class_name(value: object) -> str | None:
     """-> a class name as text; None for what is none."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)

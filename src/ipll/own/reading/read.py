@@ -78,6 +78,7 @@ def gather(
         words=features.words,
         images=images,
         warnings=features.notes,
+        numbered_in=None if {"id", "image"} & set(columns) else str(table.path),
         split=text_column(table, "split") if "split" in columns else None,
     )
     if "label" in columns:

@@ -48,6 +48,7 @@ class Samples:
     skipped: list[tuple[int, str]] = field(default_factory=list)  # (row, reason)
     warnings: list[str] = field(default_factory=list)
     word: str = "row"  # what the user calls a row of the source
+    numbered_in: str | None = None  # where ids are row numbers: the table, '' of arrays; None: they are the owner's
 
     @classmethod
     def bare(cls, source: str, ids: list[str], rows: npt.NDArray[np.int64], word: str) -> Samples:
