@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from digit_tables import QUICK, X, Y, ambiguous, rows_of
+from sklearn.datasets import load_iris
 
 from ipll.cli.own_output import class_lines
 from ipll.own import Model, from_arrays
-from ipll.own.certainty import hidden_errors, lead_on_new_sets, silent_odds, trusted
+from ipll.own.certainty import at_most, hidden_errors, lead_on_new_sets, silent_odds, trusted, unheard_odds
 
 
 def test_errors_towards_what_is_always_named_along_do_not_show() -> None:
@@ -114,3 +115,30 @@ def test_samples_without_votes_are_judged_by_their_sets_whatever_came_before() -
         assert (model.records.confidence[model.records.update == 2] <= 0.5).all()
         assert (model.records.confidence[model.records.update == 1] > 0.8).all()
         assert model.twins() == [["x", "y"]]
+
+
+def test_of_two_who_never_agree_nobody_knows_who_is_right() -> None:
+    """One always names the true class, the other always the next one: a world in which it is the other way round gives
+    the very same votes. Where they agree now and then, they can be told apart."""
+    x, y = load_iris(return_X_y=True)
+    votes = np.zeros((150, 3), np.float32)
+    votes[np.arange(150), y] = votes[np.arange(150), (y + 1) % 3] = 0.3
+    samples = from_arrays(x, votes > 0, list("abc"))
+    model = Model.fit(replace(samples, votes=votes), device="cpu", settings=QUICK)
+    assert (model.records.confidence <= 0.5 + 1e-6).all()
+    agreed = np.random.default_rng(0).random(150) < 0.6
+    votes[agreed, (y[agreed] + 1) % 3] = 0
+    samples = from_arrays(x, votes > 0, list("abc"))
+    model = Model.fit(replace(samples, votes=votes), device="cpu", settings=QUICK)
+    sure = model.records.confidence >= 0.95
+    right = np.array([list("abc").index(name) for name in model.records.labels(model.names)]) == y
+    assert sure.mean() > 0.4
+    assert right[sure].mean() > 0.95
+
+
+def test_what_is_contested_is_as_sure_as_either_class_was_heard_alone() -> None:
+    shown = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 1, 1]], dtype=torch.bool)
+    odds = unheard_odds(shown)
+    assert torch.allclose(odds, torch.tensor([1 / 5, 1, 1], dtype=torch.double))
+    most = at_most(odds * shown, torch.tensor([0, 0, 0, 1]))
+    assert torch.allclose(most, torch.tensor([1 / 2, 1, 1, 1 / 2], dtype=torch.double))

@@ -26,6 +26,7 @@ SHARED = 4.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
 WARMER = 2.5  # times, at most, predictions are softened where sets are left out together
 NEVER = 0.5  # sets that name a class without the label, by which half of the doubt is gone
+CONTESTED = 0.5  # of the votes that most have: who has more may be the label as well
 BLOCK = 2**16  # samples whose probabilities are held at a time
 TINY = 1e-12  # probability
 
@@ -76,10 +77,10 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         open_ = found.isfinite().all(dim=0)
         known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
     voted, shown = torch.zeros_like(ctx.pool.certain), sets
-    if votes is not None:  # what such a sample says by itself is what most voted for
+    if votes is not None:  # by itself such a sample says that it is one of what most voted for, or nearly as many
         voted = votes.any(dim=1) & ~ctx.pool.certain
-        shown = torch.where(voted[:, None], votes == votes.amax(dim=1, keepdim=True), sets)
-    alike, confidence = twins(shown), []
+        shown = torch.where(voted[:, None], votes > CONTESTED * votes.amax(dim=1, keepdim=True), sets)
+    alike, confidence, unheard = twins(shown), [], unheard_odds(shown)
     doubt = Doubt.of(shown, SHARED if beforehand.shares else 1.0, known)
     for here in blocks:
         ctx.check_stop()
@@ -91,7 +92,8 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         found, own = posterior.gather(1, labels[here, None])[:, 0], sets[here]
         expected = (said.softmax(dim=1) * own).sum(dim=1)
         by_sets = doubt.lowered(found, posterior, expected, own, labels[here])
-        confidence.append(torch.where(voted[here], cautious(found, chance_of(own), SHARED), by_sets).float())
+        by_votes = cautious(found, chance_of(own), SHARED).minimum(at_most(unheard * shown[here], labels[here]))
+        confidence.append(torch.where(voted[here], by_votes, by_sets).float())
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
 
@@ -113,7 +115,7 @@ class Doubt(NamedTuple):
         others = posterior.scatter(1, labels[:, None], TINY)
         unseen = (others * self.hidden[labels]).sum(dim=1) / others.sum(dim=1)  # by how probable each of them is
         trust = torch.where(size > 1, self.known * expected**DOUBT, 1.0)
-        most = 1 / (1 + (self.silent[labels] * sets).sum(dim=1))
+        most = at_most(self.silent[labels] * sets, labels)
         return trusted(cautious(found, chance, unseen), chance, trust).minimum(most)
 
 
@@ -134,6 +136,18 @@ def silent_odds(sets: Tensor) -> Tensor:
     without it: where never, nothing could ever speak for it, and it is as probable as the label."""
     odds = NEVER / (_without(sets) + NEVER)
     return odds.fill_diagonal_(0)
+
+
+def unheard_odds(shown: Tensor) -> Tensor:
+    """-> the odds of a class [classes] against any label where people disagree between the two, at least, by how often
+    it is all that a sample [n, classes] shows: where people never agree on it, they may all mean it."""
+    alone = shown[shown.sum(dim=1) == 1].sum(dim=0)
+    return NEVER / (alone.double() + NEVER)
+
+
+def at_most(odds: Tensor, labels: Tensor) -> Tensor:
+    """-> the highest probability of labels [n], by the odds of classes [n, classes] against them."""
+    return 1 / (1 + odds.scatter(1, labels[:, None], 0).sum(dim=1))
 
 
 def _without(sets: Tensor) -> Tensor:
