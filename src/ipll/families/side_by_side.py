@@ -98,16 +98,16 @@ class Members(Component):
         assert isinstance(head, MembersHead)
         each = {name: head.each(view.features) for name, view in out.items()}
         shaped = {name: view._replace(shaped=each[name].flatten(0, 1)) for name, view in out.items()}
-        learns = ~self.unseen(self.dealt[batch.rows])
-        own = self.own_targets(each["weak"], out, batch) if self.folds else targets[:, None]
+        learns, deciding = ~self.unseen(self.dealt[batch.rows]), part_of(self.ctx.phase.parts, Disambiguation)
+        assert deciding is not None
+        of_all = deciding.shares or not self.folds
+        own = targets[:, None] if of_all else self.own_targets(deciding, each["weak"], out, batch)
         return shaped, (own * (learns * self.members)[:, :, None]).flatten(0, 1)
 
     @torch.no_grad()
-    def own_targets(self, each: Tensor, out: dict[str, Output], batch: Batch) -> Tensor:
+    def own_targets(self, deciding: Disambiguation, each: Tensor, out: dict[str, Output], batch: Batch) -> Tensor:
         """-> what each member learns [n, members, capacity]: targets by those alone that leave out the same fold. What
         others say of a sample tells what they were told of the samples that these may not know."""
-        deciding = part_of(self.ctx.phase.parts, Disambiguation)
-        assert deciding is not None
         said, targets = each.float().log_softmax(dim=2), []
         for k in range(self.groups):
             logits = said[:, k :: self.groups].mean(dim=1)
@@ -148,21 +148,24 @@ def evidence(ctx: Context, members: Members, kind: int = 0) -> Evidence:
     head, everything = ctx.network.head, torch.arange(len(features), device=features.device)
     assert isinstance(head, MembersHead)
     linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
-    for k in range(members.folds):
-        own = torch.arange(first + k, members.members, members.groups, device=fold.device)
+    leaves_out = [
+        torch.arange(first + k, members.members, members.groups, device=fold.device) for k in range(members.folds)
+    ]
+    settled = ctx.pool.ids.new_empty(members.folds, len(features))  # by those who leave out each fold
+    for block in torch.split(everything, BLOCK):
+        ctx.check_stop()
+        each = head.each(features[block]).float().log_softmax(dim=2)
+        for k, own in enumerate(leaves_out):
+            said, here = each[:, own].mean(dim=1), fold[block] == k
+            linear[block[here]] = said[here]
+            settled[k, block] = predict_within(said if ctx.pool.votes is None else ctx.pool.p[block], sets[block])
+    for k, own in enumerate(leaves_out):
         units = (own[:, None] * head.width + torch.arange(head.width, device=fold.device)).flatten() + head.channels
         columns = torch.cat([torch.arange(head.channels, device=fold.device), units])
         scale = features.new_ones(len(columns))
         scale[head.channels :] = (members.members / len(own)) ** 0.5
-        labels = torch.empty_like(ctx.pool.ids)
-        for block in torch.split(everything, BLOCK):
-            ctx.check_stop()
-            said = head.each(features[block])[:, own].float().log_softmax(dim=2).mean(dim=1)
-            here = block[fold[block] == k]
-            linear[here] = said[fold[block] == k]
-            labels[block] = predict_within(said if ctx.pool.votes is None else ctx.pool.p[block], sets[block])
-        sums, counts = _class_sums(features, labels, ctx.capacity, (fold != k).nonzero()[:, 0])
-        means = sums[:, columns] / counts.clamp_min(1)[:, None] * scale
+        sums, counts = _class_sums(features, columns, settled[k], ctx.capacity, (fold != k).nonzero()[:, 0])
+        means = sums / counts.clamp_min(1)[:, None] * scale
         for block in torch.split((fold == k).nonzero()[:, 0], BLOCK):
             ctx.check_stop()
             near = -torch.cdist(features[block][:, columns] * scale, means).square()
@@ -171,9 +174,12 @@ def evidence(ctx: Context, members: Members, kind: int = 0) -> Evidence:
     return Evidence(ctx.correct(linear), nearness)
 
 
-def _class_sums(features: Tensor, labels: Tensor, capacity: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """-> the sum of features over each class [capacity, dim] of these rows, and its samples' count [capacity]."""
-    sums = features.new_zeros(capacity, features.shape[1])
+def _class_sums(
+    features: Tensor, columns: Tensor, labels: Tensor, capacity: int, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """-> the sum of these columns of features over each class [capacity, columns] of these rows, and its samples' count
+    [capacity]."""
+    sums = features.new_zeros(capacity, len(columns))
     for block in torch.split(rows, BLOCK):
-        sums += F.one_hot(labels[block], capacity).to(features.dtype).T @ features[block]
+        sums += F.one_hot(labels[block], capacity).to(features.dtype).T @ features[block][:, columns]
     return sums, labels[rows].bincount(minlength=capacity)
