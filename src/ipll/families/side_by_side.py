@@ -17,6 +17,7 @@ from ipll.networks.wide_deep import WideDeep
 BLOCK = 8192  # samples whose logits, of all members, are held at a time
 GOLDEN = 0x9E3779B1  # 2^32 over the golden ratio
 ENOUGH = 10_000  # samples that quantiles are taken of
+FEWEST = 4  # members that have folds of both kinds
 
 
 def beside(model: ModelConfig) -> tuple[Component, ...]:
@@ -55,7 +56,7 @@ class Members(Component):
         super().__init__(None)
         self.members = members
         self.folds, self.kinds = folds, 1
-        if leave_out == "sets" and folds and members >= 4:
+        if leave_out == "sets" and folds and members >= FEWEST:
             self.folds, self.kinds = min(folds, members // 2), 2
         self.register_buffer("dealt", torch.zeros(0, self.kinds, dtype=torch.int16))
 

@@ -114,11 +114,13 @@ def _in_order(samples: Samples, shape: Sequence[int], feature_names: tuple[str, 
     unnamed = tuple(map(str, range(len(given))))
     if given == feature_names or (len(given) == shape[0] and unnamed in (given, feature_names)):
         return samples
-    if set(given) == set(feature_names):
-        order = [given.index(name) for name in feature_names]
+    place = {name: column for column, name in enumerate(given)}
+    if place.keys() == set(feature_names):
+        order = [place[name] for name in feature_names]
         return replace(samples, features=samples.features[:, order], feature_names=feature_names)
-    missing = [name for name in feature_names if name not in given]
-    foreign = [name for name in given if name not in feature_names]
+    wanted = set(feature_names)
+    missing = [name for name in feature_names if name not in place]
+    foreign = [name for name in given if name not in wanted]
     faults = [f"{what} '{names[0]}'" for what, names in (("lacks", missing), ("adds", foreign)) if names]
     raise DataError(
         f"{samples.source} has {len(given)} features and the model {shape[0]}: it {' and '.join(faults)}. "

@@ -17,7 +17,7 @@ from ipll.data.stream import Task
 from ipll.engine.device import arithmetic, cpu_threads
 from ipll.engine.state import part_of
 from ipll.families.classifier.stacked import set_losses, set_temperature
-from ipll.families.side_by_side import Members, evidence
+from ipll.families.side_by_side import FEWEST, Members, evidence
 from ipll.learner import Learner
 from ipll.own.defaults import Choice, reconfigure
 from ipll.own.inputs import Array
@@ -60,7 +60,7 @@ class Tried(NamedTuple):
     rows: int = 1_500  # at most; and no more steps than the fit itself will have
     epochs: int = 20
     errors: int = 2  # the first value that is not worse than the best by so many standard errors is taken
-    bare: bool = False  # only where sets are all there is: no votes, no misses
+    bare: bool = False  # only where sets are all there is, no votes, no misses, and members suffice for both folds
 
 
 def likelier(tried: Tried, found: Sequence[HeldOut]) -> Choice:
@@ -95,7 +95,7 @@ TRIED = (
 def for_a_fit(config: Config, given: Mapping[str, Any], *, votes: bool) -> tuple[Tried, ...]:
     """-> what is tried for a new model: not what is given, or what the method does without."""
     table = config.to_table()
-    bare = not votes and not _value(table, "disambiguation.miss_rate")
+    bare = not votes and not _value(table, "disambiguation.miss_rate") and config.model.members >= FEWEST
     return tuple(
         one for one in TRIED if one.setting not in given and _value(table, one.setting) and (bare or not one.bare)
     )
