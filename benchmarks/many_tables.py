@@ -41,6 +41,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from table_baselines import BASELINES, forest
 
+from ipll.config import parse_overrides
 from ipll.engine.device import cpu_threads, describe
 
 FEWEST = 5  # rows of a class
@@ -136,6 +137,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_500, help="of each table, at most")
     parser.add_argument("--ways", nargs="+", default=["any", "alike"], choices=["any", "alike", "looks"])
     parser.add_argument("--seeds", type=int, default=1, help="each draws rows, sets and the fold to test on")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="ours once more, with these settings")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only-ours", action="store_true", help="leave the baselines out")
     parser.add_argument("--out", type=Path)
@@ -145,7 +148,7 @@ def main() -> None:
     with cpu_threads(options.threads):
         report["environment"] = describe(torch.device("cpu"))
         for path in options.data:
-            for seed in range(options.seeds):
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
                 for row in measure(path, options, learners, seed):
                     report["runs"].append(row)
                     print(
@@ -167,6 +170,9 @@ def measure(path: Path, options: argparse.Namespace, learners: dict[str, Any], s
         for name, learn in learners.items():
             yield data.row(way, name) | data.baseline(learn, train, sets[train], test)[0]
         yield data.row(way, "ipll") | data.ours([(train, sets[train])])
+        if options.set:
+            given = parse_overrides(options.set)
+            yield data.row(way, f"ipll, {' '.join(options.set)}") | data.ours([(train, sets[train])], settings=given)
         for name, accuracy in known.items():
             yield data.row(way, f"true labels, {name}") | {"accuracy": accuracy}
 

@@ -174,7 +174,7 @@ class Table:
             "unlike": 100 * float(said.unlike.mean()),
             "chosen": {setting: value for setting, value, _ in model.choices() if setting in CHOSEN},
         }
-        if settings:
+        if settings and "disambiguation.miss_rate" in settings:
             found |= self._moves(model, batches[0][1], right)
         if newest:
             found |= {"settled_in_updates": float(np.mean(newest)), "judged_old": float(np.mean(new_only))}

@@ -152,7 +152,8 @@ def _better(tried: Tried, losses: Sequence[Tensor], of: str) -> Choice:
     chosen = next(k for k in range(len(values)) if not _behind(losses[k], losses[order[0]], tried.errors))
     _, margin = _difference(losses[chosen], losses[next(k for k in order if k != chosen)])
     said = ", ".join(f"{float(loss.mean()):.3f} by {value}" for value, loss in zip(values, losses, strict=True))
-    why = f"-log of the probability of {of} candidate sets: {said}, give or take {margin:.3f}"
+    why = f"how surprising {of} candidate sets are, less is better: {said}, give or take {margin:.3f}"
+    why += "" if chosen == order[0] else "; the best is not clearly better"
     return Choice(tried.setting, values[chosen], why)
 
 
