@@ -148,9 +148,16 @@ class TestParameters:
         with pytest.warns(UserWarning, match="differ only in case or spaces"):
             quick(epochs=1).fit(X, ["Setosa" if i == 7 else name for i, name in enumerate(NAMES)])
 
+    def test_unlabelled_as_scikit_learn_marks_it_gets_a_warning(self) -> None:
+        with pytest.warns(UserWarning, match="-1 is taken for a class like any other"):
+            learner = quick(epochs=1).fit(X, np.where(np.arange(len(X)) % 9, TRUTH, -1))
+        assert learner.classes_.tolist() == [-1, 0, 1, 2]
+
     def test_candidates_in_one_text_get_a_warning(self) -> None:
         with pytest.warns(UserWarning, match=r"each is taken for one name. Candidates are lists: \[one.split"):
             quick(epochs=1).fit(X, np.array([f"{name}|other" for name in NAMES]))
+        with pytest.raises(DataError, match=r"candidates as lists: \[one\.split\('\|'\) for one in y\]"):
+            quick(epochs=1).fit(X, ["setosa|versicolor" if i % 3 else name for i, name in enumerate(NAMES)])
 
 
 def test_pipelines_and_searches() -> None:

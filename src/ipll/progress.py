@@ -168,7 +168,7 @@ class LiveProgress(Listener):
     def epoch(self, position: Position, record: dict[str, Any]) -> None:
         if "changed" in record:
             self.state = f" · {counted(record['changed'], 'label')} changed"
-            self.state += f" · confidence {record['confidence']:.2f}"
+            self.state += f" · mean weight on the label {record['confidence']:.2f}"
 
     def task(self, record: dict[str, Any]) -> None:
         words = f"{counted(self.plan.epochs[-1], 'epoch')}{self.state}"

@@ -85,6 +85,50 @@ def test_one_class_and_look_alikes(refused: Refused) -> None:
     assert "'a', 'A '" in from_arrays(X, ["a", "A ", "b"]).warnings[0]
 
 
+def test_labels_that_are_lists_with_bars(refused: Refused) -> None:
+    """They are refused as such; names that hold a bar stay names, which a warning tells."""
+    for y in (
+        ["s|v", "v", "v"],
+        ["s|v", "v|w", "w|s"],
+        np.array(["s | v", "s", "v"]),
+        np.array(["s|v", "v", "s"], object),
+    ):
+        assert "[one.split('|') for one in y]" in refused(from_arrays, X, y)
+    assert "[one.split('|')" in refused(from_arrays, X, ["s|v", "v", "s"], ["s", "v"])
+    for y, classes in ((["x|other", "y|other", "z"], None), (["s|v", "v", "s"], ["s", "v", "s|v"])):
+        samples = from_arrays(X, y, classes)
+        assert set(samples.names) == set(y)
+        assert any("labels hold '|'" in warning for warning in samples.warnings) == (classes is None)
+    one_each = from_arrays(X, [["s|v"], ["v"], ["s"]])
+    assert (one_each.names, one_each.warnings) == (("s|v", "v", "s"), [])
+
+
+def test_minus_one_is_a_class_like_any_other() -> None:
+    for y in ([0, 1, -1], np.array([0.0, 1.0, -1.0]), [[0, 1], [0], [-1]]):
+        samples = from_arrays(X, y)
+        assert "-1" in samples.names
+        assert [w for w in samples.warnings if "-1 is taken for a class like any other" in w and "candidates" in w]
+    for y in ([1, -1, 1], [-2, -1, 0], ["a", "b", "-1"]):
+        assert from_arrays(X, y).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (["1", "1.0", "2"], "the class names '1', '1.0' are the same number; they are taken for different classes"),
+        (["7.0", "7", "007"], "'7.0', '7', '007' are the same number"),
+        (["é", "e\u0301", "f"], "differ only in how accents are coded"),
+        (["É", "e\u0301", "f"], "differ only in case or spaces"),
+        (["1 ", "1", "2"], "differ only in case or spaces"),
+        (["1", "1.5", "x1"], ""),
+    ],
+)
+def test_classes_that_may_be_the_same(y: list[str], said: str) -> None:
+    warnings = from_arrays(X, y).warnings
+    assert len(warnings) == bool(said)
+    assert said in "".join(warnings)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -86,10 +86,12 @@ def test_fit_does_not_replace_anything(main: Any, model: Path, here: Path, snaps
         ([], "nothing to learn from. Give a TABLE, or raw votes with --votes FILE"),
         (["missing.csv"], "cannot read missing.csv"),
         (["first.csv", "--min-votes", "2"], "--min-votes counts raw votes"),
-        (["first.csv", "--method", "pgdx"], "unknown method 'pgdx'. Did you mean 'pgdr'?"),
-        (["first.csv", "--set", "train.epoch=3"], "train.epochs"),
+        (["missing.csv", "--method", "pgdx"], "unknown method 'pgdx'. Did you mean 'pgdr'?"),
+        (["missing.csv", "--set", "train.epoch=3"], "train.epochs"),  # before anything is read
         (["first.csv", "--set", "stream.tasks=3"], "stream.tasks"),
-        (["first.csv", "--miss-rate", "2"], "miss_rate"),
+        (["missing.csv", "--miss-rate", "10"], "ipll: --miss-rate must be in [0, 0.5), got 10.0"),
+        (["first.csv", "--memory", "1"], "Set --memory to 2 or more"),
+        (["first.csv", "--set", "memory.size=1"], "Set memory.size to 2 or more"),
         (["first.csv", "--miss-rate", "0.1", "--method", "proden"], "the method 'proden' has no use for it"),
     ],
 )
@@ -123,6 +125,21 @@ def test_rows_that_are_learnt_from_need_candidates_and_others_do_not(main: Any, 
 def test_misses(main: Any, here: Path) -> None:
     assert main("fit", "first.csv", "--out", "model", "--miss-rate", "0.1", *QUICK).status == 0
     assert Model.load("model").config.to_table()["disambiguation"]["miss_rate"] == 0.1
+
+
+def test_votes_say_how_often_people_miss(main: Any, here: Path) -> None:
+    rows = [row for row in rows_of(Path("first.csv")) if row["split"] == "train"]
+    write_csv(Path("samples.csv"), [{k: v for k, v in row.items() if k not in ("candidates", "split")} for row in rows])
+    votes = [{"sample": r["id"], "annotator": n, "label": n} for r in rows for n in r["candidates"].split("|")]
+    write_csv(Path("votes.csv"), votes)
+    untried = [f"--set={one}" for one in ("augment.drop=0.0", "model.inputs=z-scores", "disambiguation.prior=0.0")]
+    command, unused = ("fit", "samples.csv", "--votes", "votes.csv", *untried, *QUICK), "for samples without votes"
+    assert unused not in main(*command, "--out", "plain").err
+    assert unused in main(*command, "--out", "other", "--miss-rate", "0.1").err
+    one, other = (Model.load(name).records for name in ("plain", "other"))
+    assert np.array_equal(one.confidence, other.confidence)
+    counts = ("--miss-rate", "0.1", "--method", "pgdr/robust")  # also with votes
+    assert unused not in main(*command, "--out", "robust", *counts).err
 
 
 @pytest.mark.parametrize("method", ["proden", "pico+icarl"])
@@ -297,6 +314,61 @@ def test_update_of_what_is_no_model(main: Any, here: Path) -> None:
         status, _, err = main("update", name, "first.csv")
         assert (status, "is no model" in err) == (2, True)
     assert not Path("nowhere").exists()
+
+
+def test_update_of_a_model_that_lacks_a_file(main: Any, model: Path) -> None:
+    (model / "state-000001.safetensors").unlink()
+    status, _, err = main("update", model, "second.csv")
+    assert (status, "damaged: model/state-000001.safetensors is missing. Take it from a copy" in err) == (2, True)
+
+
+def test_an_update_by_one_sample(main: Any, model: Path) -> None:
+    write_csv(Path("one.csv"), [rows_of(Path("second.csv"))[0] | {"candidates": "virginica"}])
+    status, out, err = main("update", model, "one.csv", "--device", "cpu")
+    assert status == 0, err
+    assert "Read one.csv: 1 sample of 4 features to learn from, 1 class, 1.00 candidates a sample" in out
+    assert "Settled on a label for 1 sample: " in out
+
+
+def test_decisions_that_were_made_before(main: Any, model: Path, snapshot: Any) -> None:
+    Path("said.csv").write_text("id,class\nflower0,versicolor\n")
+    command = ("update", model, "--decisions", "said.csv", "--device", "cpu")
+    assert "Decided by people: 1 sample" in main(*command).out
+    before = snapshot(model)
+    assert main(*command).out == "All of these were decided already; nothing changed.\n"
+    assert snapshot(model) == before
+
+
+def test_a_disk_that_fills_up_costs_nothing_and_the_same_command_goes_on(
+    main: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    command = ("update", model, "second.csv", "--device", "cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr("ipll.own.folder.save_file", full)
+        status, _, err = main(*command)
+    assert status == 2
+    assert "cannot write model/state-000002.safetensors: No space left on device. Make room" in err
+    assert "and run the same command again. model is as it was." in err
+    assert "another place" not in err
+    assert main(*command).status == 0
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_ctrl_c_during_trials_says_what_the_same_command_does(
+    main: Any, model: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    def stopped(*_: object, **__: object) -> tuple[()]:
+        signal.raise_signal(signal.SIGINT)
+        return ()
+
+    monkeypatch.setattr("ipll.own.model.try_settings", stopped)
+    where = (model, "--overwrite") if overwrite else ("new",)
+    status, _, err = main("fit", "first.csv", "--out", *where, *QUICK)
+    left = "model is as it was." if overwrite else "There is no model yet."
+    assert (status, f"Stopped. {left} The same command begins anew." in err) == (130, True)
 
 
 def test_ctrl_c_leaves_the_model_as_it_was(

@@ -199,13 +199,52 @@ def test_what_a_model_has_words_for_is_words_in_every_table(main: Any, tmp_path:
     ("cells", "said"),
     [
         (("12,5", "13,1", "9,0"), "numbers with a decimal comma. Save them with points"),
+        (("12,5", "1,000", "9,0"), "numbers with a decimal comma. Save them with points"),
+        (("0,875", "1,250", "1,125"), "numbers with a decimal comma. Save them with points"),
+        (tuple(f"1,{i:03}" for i in range(60)), r"'1,000' .* separators of thousands; if they are decimal commas"),
+        (("1,000,000", "-2,500", "31,415.9"), "Remove the separators of thousands"),
         (("01/02/2024", "3/2/2024", "04/02/2024"), "dates. Turn them into numbers"),
+        (("12%", "9 %", "-3.5%", ""), "'-3.5%' .* numbers with a unit or sign. Write plain numbers"),
+        (("$4", "-$12.50", "$1,200"), "numbers with a unit or sign"),
+        (("€ 12", "€7", "NA"), "numbers with a unit or sign"),
+        (("3.5 cm", "12cm", "0,7 cm", "12"), "'0,7 cm' .* numbers with a unit or sign"),
+        (("1.5 kg/m2", "2 kg/m2"), "numbers with a unit or sign"),
+        (
+            tuple(f"seen by {i}" for i in range(20)),
+            r"in column 'features\.b' each row has a text of its own.* call it 'id'",
+        ),
+        (tuple(f"{'ab'[i % 2]}{i}" for i in range(300)), "each row has a text of its own"),
     ],
 )
 def test_what_is_no_word(cells: tuple[str, ...], said: str, tmp_path: Path) -> None:
     rows = [{"features.a": i, "features.b": cell, "candidates": i % 2} for i, cell in enumerate(cells)]
     with pytest.raises(DataError, match=said):
         read_table(write_csv(tmp_path / "t.csv", rows))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("10-19", "20-29", "30-39"),
+        ("S1", "S2", "S3"),
+        ("4a", "4b", "12a", "wood"),
+        ("<1", "1 to 5", ">5"),
+        ("4wd", "fwd", "rwd"),
+        tuple(f"place {i}" for i in range(19)),
+        tuple(f"place {i % 19}" for i in range(20)),
+        (*(f"place {i}" for i in range(20)), ""),
+    ],
+)
+def test_what_is_a_word(cells: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [{"features.a": i, "features.b": cell, "candidates": i % 2} for i, cell in enumerate(cells)]
+    assert read_table(write_csv(tmp_path / "t.csv", rows)).words == ("b",)
+
+
+def test_what_a_model_has_words_for_may_look_like_anything(tmp_path: Path) -> None:
+    for cells in (("2wd", "4wd"), ("1,5", "1,6"), tuple(f"place {i}" for i in range(30))):
+        rows = [{"features.a": i, "features.b": cell} for i, cell in enumerate(cells)]
+        table = write_csv(tmp_path / "t.csv", rows)
+        assert read_table(table, unlabelled=True, known=("a", "b=fwd", "b=rwd")).words == ("b",)
 
 
 def test_gaps_of_words_and_of_whole_rows(tmp_path: Path) -> None:
@@ -233,6 +272,8 @@ def test_a_class_that_looks_like_a_gap_is_told(tmp_path: Path) -> None:
 
 
 def test_too_many_words(tmp_path: Path) -> None:
-    rows = [{"features.a": i, "features.note": f"note {i}", "candidates": i % 2} for i in range(MOST_WORDS + 1)]
+    rows = [
+        {"features.a": i, "features.note": f"note {i // 2}", "candidates": i % 2} for i in range(2 * MOST_WORDS + 1)
+    ]
     with pytest.raises(DataError, match=r"'features\.note' holds 201 different texts, such as 'note 0'"):
         read_table(write_csv(tmp_path / "t.csv", rows))

@@ -11,6 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from ipll.own import Images, read_table
+from ipll.own.reading.given import read_to_predict
 from ipll.own.reading.images import image_files
 
 Write = Callable[..., Path]
@@ -91,6 +92,41 @@ def test_classes_of_skipped_images_are_not_known(write: Write, photos: Path) -> 
     assert samples.names == ("a", "b", "c")
     assert samples.labels.tolist() == [1, 2]
     assert samples.skipped[1] == (5, "no image is named")
+
+
+def test_images_whose_names_are_written_otherwise(write: Write, photos: Path, refused: Refused) -> None:
+    message = refused(read_table, write("t.csv", "image,candidates\nphotos\\0.png,a\nphotos\\none.png,b\n"))
+    assert "0.png' is missing, but with '/' it is there. Write '/' in paths" in message
+    assert message.count("but") == 1
+    (photos / "0.png").rename(photos / "caf\u00e9.png")
+    (photos / "1.png").rename(photos / "cafe\u0301s.png")
+    (photos / "2.png").write_text("not an image")
+    rows = "photos/cafe\u0301.png,a\nphotos/caf\u00e9s.png,b\nphotos/2.png,c\n"
+    message = refused(read_table, write("t.csv", "image,candidates\n" + rows))
+    assert "row 2: " in message
+    assert "is missing, but a file whose name has its letters coded otherwise (NFC) is there" in message
+    assert "coded otherwise (NFD) is there. Rename it" in message
+    assert "2.png' is not an image\n" in message
+
+
+def test_files_of_a_folder_that_are_no_images_are_told(photos: Path, refused: Refused) -> None:
+    (photos / "more").mkdir()
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini", ".hidden.txt"):
+        (photos / name).write_text("1")
+    samples = read_to_predict(photos, skip_bad=False)
+    assert (len(samples), samples.warnings) == (10, [])
+    for name in ("a.mov", "b.txt", "c.csv", "more/IMG_1.HEIC"):
+        (photos / name).write_text("1")
+    samples = read_to_predict(photos, skip_bad=False)
+    assert len(samples) == 10
+    (told,) = samples.warnings
+    assert "4 files passed over (more/IMG_1.HEIC, a.mov, b.txt, ...)" in told
+    assert "Convert HEIC to JPEG or PNG." in told
+    message = refused(read_to_predict, photos / "more", skip_bad=False)
+    assert "has no images in it" in message
+    assert "1 file passed over (IMG_1.HEIC)" in message
+    (photos / "more" / "IMG_1.HEIC").unlink()
+    assert "HEIC" not in read_to_predict(photos, skip_bad=False).warnings[0]
 
 
 def test_no_image_left(write: Write, refused: Refused) -> None:

@@ -23,7 +23,7 @@ from ipll.progress import Listener, LiveProgress
 
 X, Y = load_iris(return_X_y=True)
 QUICK: dict[str, Any] = {"train.epochs": 3, "train.batch_size": 32, "model.width": 16, "train.threads": 1}
-BEFORE = ("which settings", "what is learnt from", "how sure")
+BEFORE = ("which settings", "the samples are made ready", "how sure")
 SAVED = "the model is saved"
 
 
@@ -91,7 +91,7 @@ def test_a_log_names_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fit_folder(tmp_path, batch(0), device="cpu", settings=QUICK, reporter=LiveProgress(Console(file=log, width=200)))
     lines = log.getvalue().splitlines()
     learning = "pgdr/tables: 75 samples, 3 classes: "
-    assert lines[:2] == ["which settings, by trials on 75 samples", "what is learnt from"]
+    assert lines[:2] == ["which settings, by trials on 75 samples", "the samples are made ready"]
     assert lines[2:4] == [f"{learning}prototypes and memory", f"{learning}how sure the labels are"]
     assert lines[4].startswith(f"{learning}3 epochs")
     assert lines[5:] == [f"{learning}{SAVED}"]

@@ -131,6 +131,15 @@ def test_utf8_with_a_mark_and_class_names_that_look_empty(write: Write) -> None:
     assert samples.names == ("ä", "ö")
 
 
+def test_spaces_and_empty_columns_of_a_spreadsheet(write: Write) -> None:
+    text = "\ufeff id, features.x ,candidates ,label ,, \r\n007,1,a|b,b,,\r\n008,2,b,b,,\r\n"
+    samples = read_table(write("t.csv", text))
+    assert samples.ids == ["007", "008"]
+    assert samples.feature_names == ("x",)
+    assert samples.names == ("a", "b")
+    assert samples.label_names == ["b", "b"]
+
+
 def test_rows_are_counted_as_a_spreadsheet_shows_them(write: Write) -> None:
     text = "features.x,candidates\n1,a|b\n\n2,c\n3,b\n\n"
     assert read_table(write("t.csv", text)).rows.tolist() == [2, 4, 5]

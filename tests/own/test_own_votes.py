@@ -109,6 +109,16 @@ def test_faults(write: Write, refused: Refused, votes: str, table: str, said: li
         assert part in message
 
 
+def test_votes_about_samples_that_are_no_images_need_their_table(write: Write, photos: Path, refused: Refused) -> None:
+    message = refused(read_votes, write("votes.csv", VOTES))
+    assert "its samples are no images, such as 's1'" in message
+    assert "ipll fit features.csv --votes votes.csv" in message
+    assert "is missing" in refused(read_votes, write("votes.csv", VOTES.replace("s1", "s1.jpg")))
+    (photos / "0.png").rename(photos / "0")
+    votes = write("votes.csv", "sample,annotator,label\nphotos/0,1,a\nphotos/1,1,b\n")
+    assert "1' is missing" in refused(read_votes, votes)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from("abcd")), min_size=1, max_size=40))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_weights_are_those_of_who_voted(write: Write, votes: list[tuple[int, int, str]]) -> None:
@@ -198,11 +208,16 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
 
     line = told(rows)
     assert line.startswith("3 annotators seem to know the label in 7")
-    assert re.search(r"who does less weighs less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
+    assert re.search(r"who knows it less often counts less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
     many = told(rows + [(s, 3 + s, "x") for s in range(30)])
     assert many.startswith("33 annotators seem")
     assert re.search(r"The least reliable: who2 \d+ %, who[01] 9\d %, who[01] 9\d %\.$", many)
     assert annotator_lines(()) == []
+    never = "sample,annotator,label\n" + "".join(
+        f"{s},who{a},{'xyz'[(s + a) % 3]}\n" for s in range(60) for a in range(2)
+    )
+    lines = annotator_lines(read_votes(write("never.csv", never), samples=table).annotators)
+    assert "They hardly agree" in lines[1]
 
 
 def test_who_is_alone_is_believed() -> None:

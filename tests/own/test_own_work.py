@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ipll import Model, RunError
-from ipll.own import fit_folder, from_arrays, read_given, update_folder
-from ipll.own.work import SAVING
+from ipll import ConfigError, Model, RunError
+from ipll.own import Decisions, fit_folder, from_arrays, read_given, update_folder
+from ipll.own.saved import write_model
+from ipll.own.work import SAVING, check_settings
 from ipll.progress import LiveProgress
 
 QUICK: dict[str, Any] = {"device": "cpu", "settings": {"train.epochs": 2}}
@@ -74,6 +75,39 @@ def test_an_update_that_fails_leaves_the_model_as_it_was(tmp_path: Path) -> None
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix} == before
 
 
+def test_decisions_that_were_made_before_leave_the_model(tmp_path: Path, snapshot: Any) -> None:
+    folder = tmp_path / "model"
+    fitted = fit_folder(folder, blobs("ab"), **QUICK)
+    said = Decisions.of(fitted.records.ids[:2], ["a", "b"], who="ann")
+    assert update_folder(folder, None, decisions=said, device="cpu").updates == 2
+    before = snapshot(folder)
+    again = update_folder(folder, None, decisions=said, device="cpu")
+    assert (again.updates, len(again.history)) == (2, 2)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "says"),
+    [
+        ("pgdx", {}, "unknown method 'pgdx'"),
+        ("auto", {"train.epoch": 3}, "unknown setting 'train.epoch'"),
+        ("auto", {"train.epochs": 0}, "train.epochs must be at least 1"),
+        ("proden", {"disambiguation.miss_rate": 0.1}, "miss_rate"),
+        ("auto", {"stream.tasks": 3}, "it is for benchmarks"),
+        ("auto", {"model.members": 3}, ""),  # of large tables, which have two folds
+        ("auto", {"model.folds": 7}, ""),  # of small ones, which have ten members
+        ("auto", {"model.backbone": "resnet18-thin", "augment.flip": False}, ""),
+        ("proden", {"data.size": 12}, ""),
+    ],
+)
+def test_settings_are_refused_that_no_data_can_be_learnt_with(method: str, settings: Any, says: str) -> None:
+    if not says:
+        check_settings(method, 0, settings)
+        return
+    with pytest.raises(ConfigError, match=says):
+        check_settings(method, 0, settings)
+
+
 def test_a_table_is_given_by_split(tmp_path: Path) -> None:
     rows = [
         f"{i},{i % 2},{'ab'[i % 2]},{'ab'[i % 2]},{('train', 'test', ' Train ', '', 'later')[i % 5]}" for i in range(40)
@@ -88,13 +122,11 @@ def test_a_table_is_given_by_split(tmp_path: Path) -> None:
 def test_ctrl_c_while_a_model_is_saved_is_answered_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = Model.save
-
-    def interrupted(model: Model, path: Path) -> None:
+    def interrupted(folder: Path, fields: Any) -> None:
         signal.raise_signal(signal.SIGINT)
-        write(model, path)
+        write_model(folder, fields)
 
-    monkeypatch.setattr(Model, "save", interrupted)
+    monkeypatch.setattr("ipll.own.work.write_model", interrupted)
     reporter = LiveProgress(Console(stderr=True))
     fit_folder(tmp_path / "model", blobs("ab"), reporter=reporter, **QUICK)
     assert Model.load(tmp_path / "model").names == ("a", "b")

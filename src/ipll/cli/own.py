@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +13,11 @@ import typer
 
 from ipll.cli.console import err_console, say, warn, warnings_told
 from ipll.cli.options import Device, Method, ModelFolder, Plugins, RecordedPlugins, Seed, Set, SkipBad
-from ipll.errors import ConfigError, DataError, Interrupted
+from ipll.errors import ConfigError, DataError, DiskError, Interrupted
 from ipll.messages import tell
 
 if TYPE_CHECKING:
+    from ipll.config import Config
     from ipll.own.model import Model
     from ipll.own.reading.given import Given
 
@@ -41,6 +43,8 @@ DecisionFile = Annotated[
         "--decisions", help="What people decided on samples, as the audit page saves it: id, class, who, when."
     ),
 ]
+# Settings that have an option of their own.
+SHORT = {"data.size": "--image-size", "memory.size": "--memory", "disambiguation.miss_rate": "--miss-rate"}
 MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
 
 
@@ -81,22 +85,21 @@ def fit(
     from ipll.config import parse_overrides
     from ipll.own.decisions import read_decisions
     from ipll.own.reading.given import read_given
-    from ipll.own.work import check_free, fit_folder
+    from ipll.own.work import check_free, check_settings, fit_folder
     from ipll.plugins import load_plugins
     from ipll.progress import LiveProgress
 
     load_plugins(plugin or ())
     check_free(out, overwrite=overwrite)
-    settings = parse_overrides(set_ or [])
-    if image_size is not None:
-        settings["data.size"] = image_size
-    if memory is not None:
-        settings["memory.size"] = memory
+    given_short = zip(SHORT, (image_size, memory, miss_rate), strict=True)
+    short = {key: value for key, value in given_short if value is not None}
+    settings = parse_overrides(set_ or []) | short
     if miss_rate is not None:
         _check_misses(method)
-        settings["disambiguation.miss_rate"] = miss_rate
     said = read_decisions(decisions) if decisions else None
-    with _interruptible("There is no model yet."):
+    outcome = f"{out} is as it was." if (out / "model.json").exists() else "There is no model yet."
+    with _interruptible(outcome, out), _by_options(short):
+        check_settings(method, seed, settings)
         _tell_reading(table, votes)
         given = read_given(table, votes, min_votes=min_votes, skip_bad=skip_bad)
         _tell(given)
@@ -115,6 +118,8 @@ def fit(
             decisions=said,
         )
     with _interruptible(f"The model is in {out}."):
+        if miss_rate and model.voted and _hears_votes(model.config):
+            warn(["Warning: --miss-rate is for samples without votes: votes say themselves how often people miss."])
         _summarise(model, None, out, given, device)
         say(*next_lines(model, out, table=table is not None, votes=votes is not None))
 
@@ -138,7 +143,7 @@ def update(
     from ipll.own.work import opened
     from ipll.progress import LiveProgress
 
-    with _interruptible(f"{folder} is as it was."), opened(folder, plugins=plugin or ()) as place:
+    with _interruptible(f"{folder} is as it was.", folder), opened(folder, plugins=plugin or ()) as place:
         before, given = place.model, None
         said = read_decisions(decisions) if decisions else None
         if said is None or table is not None or votes is not None:
@@ -149,6 +154,9 @@ def update(
             _tell(given)
         samples, reporter = None if given is None else given.train, LiveProgress(err_console)
         model = place.update(samples, device=device, skip_bad=skip_bad, reporter=reporter, decisions=said)
+    if model is before:
+        say("All of these were decided already; nothing changed.")
+        return
     with _interruptible(f"The update is in {folder}."):
         _summarise(model, before, folder, given, device)
         say(*next_lines(model, folder, table=table is not None or votes is None, votes=votes is not None))
@@ -164,16 +172,46 @@ def _check_misses(method: str) -> None:
         raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")
 
 
+def _hears_votes(config: Config) -> bool:
+    """Do votes say how often people miss? Elsewhere the rate does, also with votes (families/disambiguation)."""
+    return bool(config.model.folds and getattr(config.part("disambiguation").settings, "soft", False))
+
+
 @contextmanager
-def _interruptible(outcome: str) -> Iterator[None]:
-    """Ctrl-C, whatever goes on: says what is left. Warnings are told as they come."""
+def _by_options(typed: Iterable[str]) -> Iterator[None]:
+    """Mistakes in these settings are told by the options that were typed."""
+    try:
+        yield
+    except ConfigError as error:
+        message = str(error)
+        for key in typed:
+            message = message.replace(key, SHORT[key])
+        raise ConfigError(message) from None
+
+
+@contextmanager
+def _interruptible(outcome: str, folder: Path | None = None) -> Iterator[None]:
+    """Ctrl-C or a full disk, whatever goes on: says what is left, and of work on a `folder` that is not done what the
+    same command does. Warnings are told as they come."""
     with warnings_told():
         try:
             yield
         except Interrupted as stop:
-            raise Interrupted(str(stop).replace("No model was changed.", outcome), signal=stop.signal) from None
+            said = str(stop).replace("No model was changed.", outcome)
+            raise Interrupted(said + _anew(said, folder), signal=stop.signal) from None
         except KeyboardInterrupt:
-            raise Interrupted(f"Stopped. {outcome}", signal=signal.SIGINT) from None
+            raise Interrupted(f"Stopped. {outcome}{_anew(outcome, folder)}", signal=signal.SIGINT) from None
+        except DiskError as error:
+            again = "Make room, or make the folder writable, and run the same command again. " if folder else ""
+            raise DiskError(error.path, error.reason, again + outcome) from error
+
+
+def _anew(said: str, folder: Path | None) -> str:
+    """-> that the same command begins anew, unless it goes on: from here, or with what was learnt earlier."""
+    from ipll.own.folder import PENDING
+
+    goes_on = "goes on from here" in said or folder is None or os.path.exists(folder / PENDING)
+    return "" if goes_on else " The same command begins anew."
 
 
 def _tell_reading(*files: Path | None) -> None:

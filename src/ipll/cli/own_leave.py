@@ -24,12 +24,12 @@ def export(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Write a model for other programs: one ONNX file from samples as they come to classes, or plain weights."""
+    from ipll.cli.own_output import open_model
     from ipll.own.exporting import check_place
     from ipll.own.exporting import export as write
-    from ipll.own.model import Model
 
     check_place(out, format, overwrite=overwrite)
-    model = Model.load(folder, plugins=plugin or ())
+    model = open_model(folder, plugin, out)
     write(model, out, format=format, overwrite=overwrite)
     files = [out] if out.is_file() else sorted(out.iterdir())
     say(f"Written: {', '.join(f'{path} ({path.stat().st_size:,} bytes)' for path in files)}")
@@ -54,18 +54,17 @@ def card(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Write a model card in Markdown: data, classes, settings and why, how good it is, and what it is not good for."""
-    from ipll.cli.own_output import check_ending
+    from ipll.cli.own_output import check_ending, open_model
 
     check_ending(out, (".md",))
     from ipll.engine.files import write_text
-    from ipll.own.model import Model
     from ipll.own.model_card import card as written
     from ipll.own.model_card import held_out, saved_when
     from ipll.own.prediction import evaluate as compare
     from ipll.own.reading.given import of_split, read_to_predict
     from ipll.own.work import readable
 
-    model, result = Model.load(folder, plugins=plugin or ()), None
+    model, result = open_model(folder, plugin, out, table), None
     if table is not None:
         samples = held_out(model, of_split(read_to_predict(table, skip_bad=skip_bad, known=model.feature_names), split))
         samples = readable(samples, model, skip_bad=skip_bad)

@@ -23,17 +23,16 @@ def predict(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
-    from ipll.cli.own_output import SHOWN, check_ending, first_rows, prediction_table, skipped_lines
+    from ipll.cli.own_output import SHOWN, check_ending, first_rows, open_model, prediction_table, skipped_lines
 
     check_ending(out)
     from ipll.own.certainty import FLAGGED
-    from ipll.own.model import Model
     from ipll.own.reading.given import read_to_predict
     from ipll.own.work import readable
     from ipll.own.writing import write_table
     from ipll.progress import LiveProgress
 
-    model = Model.load(folder, plugins=plugin or ())
+    model = open_model(folder, plugin, out, source)
     samples = read_to_predict(source, skip_bad=skip_bad, known=model.feature_names)
     warn(f"Warning: {message}" for message in samples.warnings)
     samples = readable(samples, model, skip_bad=skip_bad, device=device, reporter=LiveProgress(err_console))
@@ -46,7 +45,7 @@ def predict(
             say(f"The first {SHOWN} of {len(samples):,}. All of them: --out FILE.csv")
     else:
         write_table(table, out)
-        say(f"Written to {out}: {len(samples):,} predictions")
+        say(f"Written to {out}: {counted(len(samples), 'prediction')}")
     say(*skipped_lines(samples.skipped, samples.word))
     known = f" ({100 * FLAGGED:.0f} % of known kinds are, too)" if model.config.model.folds else ""
     say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}{known}")
@@ -64,18 +63,17 @@ def evaluate(
     plugin: RecordedPlugins = None,
 ) -> None:
     """Compare a model's predictions with labels: accuracy, each class, and whether its confidence can be trusted."""
-    from ipll.cli.own_output import check_ending, evaluation_lines, evaluation_tables, skipped_lines
+    from ipll.cli.own_output import check_ending, evaluation_lines, evaluation_tables, open_model, skipped_lines
 
     check_ending(out, (".json",))
     from ipll.engine.files import write_json
-    from ipll.own.model import Model
     from ipll.own.model_card import unlearnt
     from ipll.own.prediction import evaluate as compare
     from ipll.own.reading.given import of_split, read_to_predict
     from ipll.own.work import readable
     from ipll.progress import LiveProgress
 
-    model = Model.load(folder, plugins=plugin or ())
+    model = open_model(folder, plugin, out, table)
     everything = read_to_predict(table, skip_bad=skip_bad, known=model.feature_names)
     warn(f"Warning: {message}" for message in everything.warnings)
     samples = of_split(everything, split)
@@ -101,15 +99,14 @@ def audit(
     plugin: RecordedPlugins = None,
 ) -> None:
     """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
-    from ipll.cli.own_output import SHOWN, check_ending
+    from ipll.cli.own_output import SHOWN, check_ending, open_model
     from ipll.own.audit import ENDINGS, audit_table, write_audit
-    from ipll.own.model import Model
 
     check_ending(out, ENDINGS)
-    model = Model.load(folder, plugins=plugin or ())
+    model = open_model(folder, plugin, out)
     if out is not None:
         write_audit(model, out)
-        say(f"Written to {out}: {len(model.records):,} samples")
+        say(f"Written to {out}: {counted(len(model.records), 'sample')}")
         return
     shown = ("id", "candidates", "label", "confidence", "judged", "changed_update", "changed_epoch", "update")
     table = RichTable(*shown)
@@ -124,27 +121,28 @@ def audit(
 def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     """Show a model's classes, the settings that were chosen and why, and what its folder keeps."""
     from ipll.cli.own_output import (
+        class_count,
         class_lines,
         class_table,
         decision_lines,
         evidence_lines,
         kept_lines,
         network_lines,
+        open_model,
         show_choices,
     )
-    from ipll.own.model import Model
 
-    model = Model.load(folder, plugins=plugin or ())
+    model = open_model(folder, plugin)
     if model.through is not None:
         what = f"photos through {model.through.name}"
     elif model.kind == "images":
         what = f"{'grey' if model.shape[0] == 1 else 'colour'} images of {model.shape[1]} x {model.shape[2]} pixels"
     else:
-        what = f"{model.shape[0]:,} features"
+        what = counted(model.shape[0], "feature")
     say(f"{folder}: {model.config.method}, seed {model.config.seed}, {what}")
     days = [one.when[:10] for one in model.history]
     when = f", learnt on {days[0]}" * bool(days) + f", last changed on {days[-1]}" * (len(days) > 1)
-    say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {len(model.names):,} classes{when}")
+    say(f"{counted(len(model.records), 'sample')} in {batches(model.updates)}, {class_count(len(model.names))}{when}")
     say(*network_lines(model))
     show(class_table(model))
     show_choices(model)

@@ -25,6 +25,7 @@ ENDINGS = (".csv", ".parquet", ".jsonl")
 SHOWN = 20  # rows of a table on the terminal
 SHOWN_PAIRS = 5  # of classes, of which one is never named without the other
 SHOWN_PEOPLE, MANY_VOTES = 5, 20  # annotators who are named, and the votes that each of them has cast
+DISAGREE = 0.4  # share of votes in which people seem to know the label: less is told
 BANDS = (
     ("sure (up to 5 % wrong)", 0.95),
     ("likely (5 to 20 %)", 0.8),
@@ -37,9 +38,11 @@ def read_lines(given: Given) -> list[str]:
     """-> what was read, what was skipped and why, and what is not learnt from."""
     train = given.train
     sizes = train.candidates.sum(1)
-    kind = "images" if train.images is not None else f"samples of {len(train.feature_names):,} features"
+    kind = counted(len(train), "sample") + f" of {counted(len(train.feature_names), 'feature')}"
+    if train.images is not None:
+        kind = counted(len(train), "image")
     lines = [
-        f"Read {train.source}: {len(train):,} {kind} to learn from, {len(train.names):,} classes, "
+        f"Read {train.source}: {kind} to learn from, {class_count(len(train.names))}, "
         f"{sizes.mean():.2f} candidates a sample ({(sizes == 1).sum():,} with one only)."
     ]
     lines += skipped_lines(train.skipped, train.word) + annotator_lines(train.annotators)
@@ -47,6 +50,10 @@ def read_lines(given: Given) -> list[str]:
         lines.append(f"Not learnt from: {len(given.test):,} of the split 'test', kept for the evaluation below.")
     lines += [f"Not learnt from: {n:,} of the split '{name}', not used at all." for name, n in given.others.items()]
     return lines
+
+
+def class_count(n: int) -> str:
+    return f"{n:,} class" if n == 1 else f"{n:,} classes"
 
 
 def annotator_lines(people: Sequence[Annotator]) -> list[str]:
@@ -59,7 +66,10 @@ def annotator_lines(people: Sequence[Annotator]) -> list[str]:
     mean = sum(one.votes * one.reliability for one in people) / max(cast, 1)
     known = f"{len(people):,} annotators seem to know the label in {100 * mean:.0f} % of their votes"
     who = f" {'All' if named is people else 'The least reliable'}: {told}." if told else ""
-    return [f"{known}; who does less weighs less.{who}"]
+    lines = [f"{known}; who knows it less often counts less.{who}"]
+    if mean < DISAGREE:
+        lines.append("They hardly agree, so that votes tell little of who is right. Decide some samples: ipll audit.")
+    return lines
 
 
 def skipped_lines(skipped: Sequence[tuple[int, str]], word: str) -> list[str]:
@@ -82,7 +92,7 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
     judged = bool(model.config.model.folds)
     words = [name if judged else name.partition(" (")[0] for name, _ in BANDS]  # no share is promised that was not seen
     parts = [f"{n:,} {name}" for n, name in zip(np.diff(above, prepend=0).tolist(), words, strict=True)]
-    lines = [f"Settled on a label for {len(confidence):,} samples: {', '.join(parts)}."]
+    lines = [f"Settled on a label for {counted(len(confidence), 'sample')}: {', '.join(parts)}."]
     if judged:
         wrong = float((1 - confidence).sum())
         lines.append(
@@ -143,7 +153,8 @@ def class_lines(model: Model) -> list[str]:
     if pairs := [f"{one} (with {other})" for one, other in model.companions()]:
         more = f" and {len(pairs) - SHOWN_PAIRS:,} more" if len(pairs) > SHOWN_PAIRS else ""
         told_pairs = ", ".join(pairs[:SHOWN_PAIRS])
-        lines.append(f"Never a candidate without another, which is not sure where both are: {told_pairs}{more}.")
+        why = "so that neither label is sure where both are candidates"
+        lines.append(f"Never a candidate without another class, {why}: {told_pairs}{more}.")
     for group in model.twins():
         lines.append(f"Always candidates together, so that no sample tells them apart: {', '.join(group)}.")
     return lines
@@ -277,6 +288,17 @@ def check_ending(path: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
     """A DataError, before any work is done, if what a file is to hold cannot be told by its name."""
     if path is not None and path.suffix.lower() not in endings:
         raise DataError(f"cannot write {path.name!r} by its ending. Use one of {', '.join(endings)}.")
+
+
+def open_model(folder: Path, plugins: Sequence[Path] | None, out: Path | None = None, *inputs: Path | None) -> Model:
+    """-> the model of a command that reads `inputs`, too, and writes `out`: which may cost nobody a file of theirs."""
+    from ipll.own.model import Model
+    from ipll.own.writing import check_harmless
+
+    model = Model.load(folder, plugins=plugins or ())
+    if out is not None:
+        check_harmless(out, model, filter(None, inputs))
+    return model
 
 
 def show_choices(model: Model, before: Model | None = None) -> None:

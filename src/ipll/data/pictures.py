@@ -27,6 +27,7 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".png", ".apng", ".bmp", ".webp"),
     *(".avif", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".tga", ".gif"),
 )
+JUNK = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders
 BLOCK_BYTES = 2**21  # of the images that a thread decodes at a time
 HEADS = 256  # files whose heads a thread reads at a time
 LONG = 16  # times as long as wide: more of an image than this is cut off before it is resized, and takes no memory
@@ -69,16 +70,36 @@ def pictures(folder: Path, within: str = "", label: int = -1, *, below: float = 
     Hidden files, links that lead nowhere and what is no image by its ending (Thumbs.db) are passed over. A link to a
     folder is followed on the last level only, so that none leads in circles.
     """
-    found, deeper = [], []
-    for entry in entries(folder / within):
-        path = f"{within}/{entry.name}" if within else entry.name
-        if os.path.isdir(entry):
-            if below == 1 or (below and not entry.is_symlink()):
-                deeper += pictures(folder, path, label, below=below - 1)
-        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and os.path.exists(entry):
+    found = []
+    for path, entry in _files(folder, within, below):
+        if is_picture(path):
             status = entry.stat()
             found.append(Picture(path, label, status.st_size, status.st_mtime_ns))
-    return found + deeper
+    return found
+
+
+def passed_over(folder: Path, *, below: float = 0) -> list[str]:
+    """-> the files that `pictures` passes over, without those that are hidden or that a system leaves in folders."""
+    files = _files(folder, "", below)
+    return [path for path, entry in files if not is_picture(path) and entry.name.lower() not in JUNK]
+
+
+def is_picture(path: str) -> bool:
+    """-> whether it is an image file, by its ending."""
+    return os.path.splitext(path)[1].lower() in SUFFIXES
+
+
+def _files(folder: Path, within: str, below: float) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    deeper = []
+    for entry in entries(folder / within):
+        path = f"{within}/{entry.name}" if within else entry.name
+        if not os.path.isdir(entry):
+            if os.path.exists(entry):
+                yield path, entry
+        elif below == 1 or (below and not entry.is_symlink()):
+            deeper.append(path)
+    for path in deeper:
+        yield from _files(folder, path, below - 1)
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:

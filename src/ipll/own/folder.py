@@ -91,7 +91,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
             _check_pictures(tensors)
         return facts, tensors, records
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, SafetensorError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        lacking = error.filename if isinstance(error, FileNotFoundError) else error
+        reason = f"{lacking} is missing" if isinstance(error, FileNotFoundError | KeyError) else error
         raise DataError(f"the model {folder} is damaged: {reason}. Take it from a copy, or fit it anew.") from error
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipll.driver import stop_requests
 from ipll.engine.files import check_no_others
-from ipll.errors import RunError
+from ipll.errors import ConfigError, RunError
+from ipll.own.defaults import AUTO, METHODS, Facts, choose, configure
 from ipll.own.folder import PENDING, change_facts, clear_pending, working_on
 from ipll.own.history import Score, as_facts
 from ipll.own.model import Model
@@ -19,7 +20,24 @@ from ipll.own.saved import write_model
 from ipll.progress import Listener, Silent
 
 SAVING = "All is learnt, and the model is being saved; press again to throw it away."
+KINDS = tuple(  # of data, as settings are chosen from them
+    Facts(kind, samples, classes=2, side=32, channels=3, gpu=False)
+    for kind in ("features", "images")
+    for samples in (1_000, 50_000, 1_000_000)
+)
 LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
+
+
+def check_settings(method: str, seed: int, given: Mapping[str, Any]) -> None:
+    """Raises, before anything is read, where the method or a setting is wrong whatever the data are."""
+    mistakes = []
+    for facts in KINDS:
+        try:
+            configure(METHODS[facts.kind] if method == AUTO else method, seed, choose(facts, given), given)
+            return
+        except ConfigError as error:
+            mistakes.append(error)
+    raise mistakes[0]
 
 
 def fit_folder(folder: str | Path, samples: Samples, *, overwrite: bool = False, **options: Any) -> Model:
@@ -42,8 +60,10 @@ class Opened(NamedTuple):
 
     def update(self, samples: Samples | None, **options: Any) -> Model:
         """`Model.update`, which goes on where the same one was stopped, and saves; a failure leaves what was there.
-        Without samples, `decisions` are among the options."""
+        Without samples, `decisions` are among the options; where all of them were made before, the model stays."""
         model = self.model.update(samples, pending=self.folder / PENDING, **options)
+        if samples is None and set(model.decisions) == set(self.model.decisions):
+            return self.model
         save(model, self.folder, options.get("reporter"))
         return model
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ipll.errors import DataError
 from ipll.own.reading.images import Images, image_array
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.samples import Samples, checked, duplicates, with_candidates
+from ipll.own.reading.samples import Samples, checked, duplicates, recurring, with_candidates
 
 Sets = tuple[tuple[str, ...], npt.NDArray[np.bool_]]  # class names, bool [n, names]
 SOURCE = "the arrays"
@@ -49,13 +49,13 @@ def from_arrays(
         bad = np.isinf(features).any(1)
         problems.add(rows[bad], "an infinite or too large number", "Correct it, or make it NaN: missing.")
         problems.add(rows[np.isnan(features).all(1)], "no number at all", "Leave it out.")
-    names, candidates = _sets(y, classes, n, problems)
+    names, candidates, notes = _sets(y, classes, n, problems)
     problems.stop()
     feature_names = () if features is None else tuple(map(str, range(features.shape[1])))
     samples = Samples.bare(SOURCE, texts, rows, "sample")
     numbered_in = "" if ids is None else None
     samples = replace(samples, features=features, feature_names=feature_names, images=images, numbered_in=numbered_in)
-    return checked(with_candidates(samples, names, candidates), allow_one_class)
+    return checked(replace(with_candidates(samples, names, candidates), warnings=notes), allow_one_class)
 
 
 def _samples(X: Any) -> tuple[npt.NDArray[np.float32] | None, Images | None]:
@@ -76,22 +76,26 @@ def _samples(X: Any) -> tuple[npt.NDArray[np.float32] | None, Images | None]:
         raise DataError(f"X holds {array.dtype} that are not all numbers ({error}). Features are numbers.") from error
 
 
-def _sets(y: Any, classes: Iterable[object] | None, n: int, problems: Problems) -> Sets:
-    """-> class names and candidate sets; samples without any, or with a strange one, are `problems`."""
+def _sets(
+    y: Any, classes: Iterable[object] | None, n: int, problems: Problems
+) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], list[str]]:
+    """-> class names, candidate sets, and warnings; samples without any, or with a strange one, are `problems`."""
     known = None if classes is None else tuple(class_name(one) or "" for one in classes)
     if known is not None and (len(set(known)) < len(known) or "" in known):
         raise DataError(f"classes must be different names, got {', '.join(map(repr, known))}.")
     if y is None:
-        return known or (), np.zeros((n, len(known or ())), np.bool_)
+        return known or (), np.zeros((n, len(known or ())), np.bool_), []
+    notes: list[str] = []
     if (matrix := as_matrix(y)) is not None:
         _check_length("y", len(matrix), n)
         names, candidates = _columns(known, matrix.shape[1]), matrix
     else:
         y = np.asarray(y).tolist() if hasattr(y, "__array__") else list(y)
         _check_length("y", len(y), n)
+        notes = _bars([one for one in y if isinstance(one, str)], known or ())
         names, candidates = _lists(y, known, problems)
     problems.add(np.flatnonzero(~candidates.any(1)), "no candidates", "Give each sample at least one candidate.")
-    return names, candidates
+    return names, candidates, notes
 
 
 def as_matrix(y: Any) -> npt.NDArray[np.bool_] | None:
@@ -152,6 +156,24 @@ def _lists(y: list[Any], known: tuple[str, ...] | None, problems: Problems) -> S
     candidates = np.zeros((len(y), len(position)), np.bool_)
     candidates[rows, codes] = True
     return tuple(position), candidates
+
+
+def _bars(labels: Iterable[str], known: Iterable[str]) -> list[str]:
+    """-> a warning where labels hold a bar, which separates nothing here; a DataError where they seem to be lists."""
+    known = frozenset(known)
+    names = dict.fromkeys(labels)
+    held = next((name for name in names if "|" in name and name not in known), None)
+    if held is None:
+        return []
+    if recurring(known.union(names), "|") >= 0.5:
+        raise DataError(
+            f"{SOURCE}: y has the label {held!r}, and other labels hold the same names. Give candidates as lists: "
+            "[one.split('|') for one in y]. Where '|' is part of a name, give [[one] for one in y]."
+        )
+    return [
+        "labels hold '|', which separates nothing here: each is taken for one name. Candidates are lists: "
+        "[one.split('|') for one in y]."
+    ]
 
 
 def class_name(value: object) -> str | None:

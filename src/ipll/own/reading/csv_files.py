@@ -37,8 +37,9 @@ def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, np
             path,
             read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES),
             parse_options=pacsv.ParseOptions(delimiter=separator, newlines_in_values=True),
-            convert_options=pacsv.ConvertOptions(column_types={n: pa.string() for n in header if n in text}),
+            convert_options=pacsv.ConvertOptions(column_types={n: pa.string() for n in header if n.strip() in text}),
         )
+        table = table.rename_columns([name.strip() for name in table.column_names])
     except pa.ArrowInvalid as error:
         check_utf8(path)
         if "Empty CSV" in str(error):

@@ -20,12 +20,18 @@ from ipll.own.reading.tables import Table
 
 PREFIX = "features."
 NO_NUMBERS = GAPS | {"none", "-"}  # of a column of numbers; a word may be 'none'
-DECIMAL_COMMA, DATE = re.compile(r"[+-]?\d+,\d+"), re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*")
-NOT_WORDS = {
-    DECIMAL_COMMA: "numbers with a decimal comma. Save them with points",
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+COMMA = re.compile(rf"[+-]?\d+,\d+|{THOUSANDS.pattern}")
+DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*")
+UNIT = re.compile(r"(?![\d.,+-]+$)[+-]?([^\w\s.,+-]{0,2})\s*[+-]?\.?\d[\d.,]*+\s*([^\d\s]{1,8}\d?)?")
+NOT_WORDS = {  # most words have one shape, and the same groups: the unit
+    COMMA: "numbers with a decimal comma. Save them with points",
     DATE: "dates. Turn them into numbers, such as days, or remove the column",
+    UNIT: "numbers with a unit or sign. Write plain numbers; where they are names, write a letter before them",
 }
+EITHER = "numbers. Remove the separators of thousands; if they are decimal commas, write points"
 MOST_WORDS = 200  # different ones of a column
+SEVERAL_ROWS = 20  # in so many, some words are there twice
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
 
 
@@ -44,12 +50,13 @@ def feature_matrix(table: Table, problems: Problems, known: Iterable[str] = ()) 
     single = [name for name in table.columns if name.startswith(PREFIX)]
     known = frozenset(known)
     worded = {name.partition("=")[0] for name in known if "=" in name}
+    decided = known | worded
     names: list[str] = []
     parts: list[npt.NDArray[np.float32]] = []
     words: list[str] = []
     for column in single:
         name = column.removeprefix(PREFIX)
-        numbers, found = _read(table, column, problems, None if name not in known | worded else name not in known)
+        numbers, found = _read(table, column, problems, None if name not in decided else name not in known)
         words += [] if found is None else [name]
         names += [name] if found is None else [f"{name}={word}" for word in found]
         parts.append(numbers)
@@ -107,8 +114,8 @@ def _read(
     codes, texts = coded(as_text(table, name, column))
     values = np.array([_number(text) for text in texts])
     odd = np.isnan(values) & [text.lower() not in NO_NUMBERS for text in texts]
-    if worded is None:
-        worded = 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum()
+    if worded is None and (worded := 2 * odd[codes].sum() > (odd | ~np.isnan(values))[codes].sum()):
+        _check_words(table, name, codes, texts)
     if worded:
         return _one_for_each(table, name, codes, texts)
     for row in np.flatnonzero(odd[codes]).tolist():
@@ -118,14 +125,31 @@ def _read(
         return values[codes].astype(np.float32)[:, None], None
 
 
+def _check_words(table: Table, name: str, codes: npt.NDArray[np.int64], texts: tuple[str, ...]) -> None:
+    """A DataError where most texts are numbers or dates, or where each row has its own."""
+    words = _words(texts)
+    for shape, what in NOT_WORDS.items():
+        found = [match for word in words if (match := shape.fullmatch(word))]
+        if 2 * max(Counter(match.groups() for match in found).values(), default=0) > len(words):
+            if shape is COMMA and all(THOUSANDS.fullmatch(match[0]) for match in found):
+                what = EITHER
+            raise DataError(f"{table.path}: column '{name}' holds {found[0][0]!r} and others like it: {what}.")
+    if len(codes) >= SEVERAL_ROWS and len(words) == len(codes):
+        raise DataError(
+            f"{table.path}: in column '{name}' each row has a text of its own, such as {words[0]!r}, which says "
+            "nothing of other rows. Remove the column, or call it 'id' if it names the rows."
+        )
+
+
+def _words(texts: Iterable[str]) -> list[str]:
+    """In the order of the alphabet: rows may stand in any."""
+    return sorted(text for text in texts if text.lower() not in GAPS)
+
+
 def _one_for_each(
     table: Table, name: str, codes: npt.NDArray[np.int64], texts: tuple[str, ...]
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
-    """Words in the order of the alphabet: rows may stand in any."""
-    words = sorted(text for text in texts if text.lower() not in GAPS)
-    for shape, what in NOT_WORDS.items():
-        if 2 * sum(bool(shape.fullmatch(word)) for word in words) > len(words):
-            raise DataError(f"{table.path}: column '{name}' holds {words[0]!r} and others like it: {what}.")
+    words = _words(texts)
     if len(words) > MOST_WORDS:
         raise DataError(
             f"{table.path}: column '{name}' holds {len(words):,} different texts, such as {words[0]!r}. Words of a "

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipll.data.pictures import pictures
+from ipll.data.pictures import passed_over, pictures
 from ipll.errors import ConfigError, DataError
+from ipll.messages import counted
 from ipll.own.reading.columns import NO_CANDIDATES
 from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
@@ -22,6 +23,8 @@ from ipll.own.reading.tables import open_table, release_memory
 from ipll.own.reading.votes import read_votes
 
 TRAIN, TEST = "train", "test"
+HEIC = (".heic", ".heif")  # what phones write
+SHOWN = 3  # files in a message
 
 
 class Given(NamedTuple):
@@ -129,11 +132,24 @@ def _read_folder(folder: Path, skip_bad: bool) -> Samples:
     if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError(f"cannot read the folder {folder}: Permission denied. Check its permissions.")
     paths = [picture.path for picture in pictures(folder, below=math.inf)]
+    notes = _others(folder)
     if not paths:
-        raise DataError(f"{folder} has no images in it. Name a folder of images, or a table.")
+        raise DataError(" ".join([f"{folder} has no images in it. Name a folder of images, or a table.", *notes]))
     images, broken = image_files([os.path.join(folder, path) for path in paths])
     samples = Samples.bare(str(folder), [_name(path) for path in paths], np.arange(1, len(paths) + 1), "image")
-    return accept(replace(samples, images=images), broken, Problems(str(folder), "image"), skip_bad, None, True)
+    samples = replace(samples, images=images, warnings=notes)
+    return accept(samples, broken, Problems(str(folder), "image"), skip_bad, None, True)
+
+
+def _others(folder: Path) -> list[str]:
+    """-> a warning of the files in a folder that are no images, those of a phone first."""
+    names = sorted(passed_over(folder, below=math.inf), key=lambda name: not name.lower().endswith(HEIC))
+    if not names:
+        return []
+    some = ", ".join(map(_name, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)
+    remedy = " Convert HEIC to JPEG or PNG." * names[0].lower().endswith(HEIC)
+    files = counted(len(names), "file")
+    return [f"{folder}: {files} passed over ({some}), by the ending no image that can be read.{remedy}"]
 
 
 def _name(path: str) -> str:

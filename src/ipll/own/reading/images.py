@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -67,6 +69,16 @@ def image_files(paths: Sequence[str]) -> tuple[Images, dict[int, str]]:
     whole = [head for head in heads if not isinstance(head, Unreadable)]
     side = int(np.median([head.side for head in whole])) if whole else 0
     return Images(paths, side, 1 if all(head.grey for head in whole) else 3), broken
+
+
+def to_be_found(folder: str, name: str) -> str:
+    """-> of an image that is missing: what is there under a name that is written otherwise, and what to do; else ''."""
+    if os.path.lexists(os.path.join(folder, name)):
+        return ""
+    coded = "a file whose name has its letters coded otherwise ({}) is there. Rename it, or write its name as it is"
+    others = [(name.replace("\\", "/"), "with '/' it is there. Write '/' in paths")]
+    others += [(unicodedata.normalize(form, name), coded.format(form)) for form in ("NFC", "NFD")]
+    return next((f", but {how}" for other, how in others if os.path.isfile(os.path.join(folder, other))), "")
 
 
 def image_array(array: Pixels) -> Images:

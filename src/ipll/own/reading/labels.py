@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -32,12 +31,6 @@ def read_targets(y: Any) -> Any:
     if array is not None and array.ndim == 1:
         if array.dtype.kind != "O":
             check_classification_targets(array)
-        if array.dtype.kind in "OU" and any(isinstance(one, str) and "|" in one for one in array.tolist()):
-            warnings.warn(
-                "labels hold '|', which separates nothing here: each is taken for one name. Candidates are lists: "
-                "[one.split('|') for one in y].",
-                stacklevel=2,
-            )
         return array
     matrix = as_matrix(y)
     return list(y) if matrix is None else matrix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,9 @@ from pathlib import Path
 from ipll.errors import DataError
 from ipll.own.reading.columns import candidate_sets, holds_bars, text_column
 from ipll.own.reading.features import Features, feature_matrix
-from ipll.own.reading.images import Images, image_files
+from ipll.own.reading.images import Images, image_files, to_be_found
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.samples import Samples, checked, duplicates, stop_at, with_candidates
+from ipll.own.reading.samples import Samples, checked, duplicates, recurring, stop_at, with_candidates
 from ipll.own.reading.tables import Table, check_names, open_table
 
 TEXT = ("id", "image", "candidates", "label", "split")
@@ -63,6 +62,7 @@ def gather(
         ids = text_column(table, "image")
         folder = str(table.path.parent)
         images, broken = image_files([os.path.join(folder, name) for name in ids])
+        broken = {index: reason + to_be_found(folder, ids[index]) for index, reason in broken.items()}
         broken |= {index: "no image is named" for index, name in enumerate(ids) if not name}
     else:
         features = feature_matrix(table, problems, known)
@@ -121,15 +121,12 @@ def _check_kind(table: Table) -> None:
 def check_separator(table: Table, samples: Samples) -> None:
     """Raises where candidates are lists that something else than '|' separates: what is between it recurs."""
     mark = _other_mark(samples)
-    if mark and not holds_bars(table):
-        parts = (part.strip(" []()'\"") for name in samples.names for part in name.split(mark))
-        names = Counter(filter(None, parts))
-        if 2 * sum(count > 1 for count in names.values()) > len(names):
-            raise DataError(
-                f"{samples.source}: {samples.names[0]!r} would be one candidate: '|' separates names, not '{mark}'. "
-                f"Put '|' between them. Where '{mark}' is part of the names, end them with '|', or give lists, in "
-                "Parquet or JSON Lines."
-            )
+    if mark and not holds_bars(table) and recurring(samples.names, mark) > 0.5:
+        raise DataError(
+            f"{samples.source}: {samples.names[0]!r} would be one candidate: '|' separates names, not '{mark}'. "
+            f"Put '|' between them. Where '{mark}' is part of the names, end them with '|', or give lists, in "
+            "Parquet or JSON Lines."
+        )
 
 
 def _other_separator(samples: Samples) -> list[str]:

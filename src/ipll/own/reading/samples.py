@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -145,6 +146,11 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
             f"{samples.source}: {gaps[0]!r} is taken for the name of a class. Where it says that something is missing, "
             "leave it out."
         )
+    if "-1" in samples.names and len(samples.names) > 2 and all(map(str.isdecimal, {*samples.names} - {"-1"})):
+        warnings.append(
+            f"{samples.source}: -1 is taken for a class like any other. Where it says 'unlabelled', give all classes "
+            "that the sample could be as its candidates."
+        )
     if samples.names and (foreign := samples.foreign_labels):
         most = ", ".join(f"'{name}' ({n:,})" for name, n in list(foreign.items())[:5])
         more = f" and {len(foreign) - 5:,} more" if len(foreign) > 5 else ""
@@ -196,16 +202,36 @@ def _said(name: str) -> str:
 
 
 def look_alikes(names: Iterable[str]) -> list[str]:
-    """-> a warning for each group of names that differ only in case, spaces or the coding of accents."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(_said(name), []).append(name)
+    """-> a warning for each group of names that differ only in case, spaces or the coding of accents, or are the same
+    number."""
+    said = _groups(names, _said)
+    told = [(group, _difference(group)) for group in said]
+    told += [(group, "are the same number") for group in _groups([group[0] for group in said], _number)]
     return [
-        f"the class names {', '.join(repr(name) for name in group)} differ only in case or spaces; "
-        "they are taken for different classes."
-        for group in groups.values()
+        f"the class names {', '.join(map(repr, group))} {how}; they are taken for different classes."
+        for group, how in told
         if len(group) > 1
     ]
+
+
+def _groups(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[str]]:
+    groups: dict[Hashable, list[str]] = {}
+    for name in names:
+        groups.setdefault(key(name), []).append(name)
+    return list(groups.values())
+
+
+def _difference(group: list[str]) -> str:
+    accents = len(set(map(_written, group))) == 1
+    return f"differ only in {'how accents are coded' if accents else 'case or spaces'}"
+
+
+def recurring(names: Iterable[str], mark: str) -> float:
+    """-> of what a mark separates in names, the share that is in several: most of it, where these are lists."""
+    parts = {name: [part for one in name.split(mark) if (part := one.strip(" []()'\""))] for name in names}
+    times = Counter(part for found in parts.values() for part in found)
+    separated = {part for name, found in parts.items() if mark in name for part in found}
+    return sum(times[part] > 1 for part in separated) / max(len(separated), 1)
 
 
 def duplicates(ids: list[str], rows: npt.NDArray[np.int64], problems: Problems, remedy: str) -> None:

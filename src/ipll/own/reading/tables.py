@@ -27,7 +27,7 @@ SIGNATURES = {
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
 }
-INDEX = ("", "Unnamed: 0", "__index_level_0__")  # how pandas calls an index that has no name
+INDEX = ("Unnamed: 0", "__index_level_0__")  # how pandas calls an index that had no name
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,14 @@ def _columns(path: Path, table: Any) -> dict[str, Any]:
     if "features" in table.column_names and pa.types.is_struct(table.schema.field("features").type):
         table = table.flatten()
     columns: dict[str, Any] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for number, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True), 1):
+        if not name:
+            if column.null_count == len(column):  # as spreadsheets leave them
+                continue
+            raise DataError(
+                f"{path}: column {number} has no name. Name it, or remove it; pandas' index stays away with "
+                "to_csv(..., index=False)."
+            )
         if name in columns:
             raise DataError(f"{path}: two columns are called '{name}'. Rename or remove one.")
         columns[name] = column.combine_chunks()

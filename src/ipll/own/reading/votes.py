@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ipll.data.pictures import is_picture
 from ipll.errors import DataError
 from ipll.own.reading.columns import coded_column
 from ipll.own.reading.problems import Problems
@@ -100,6 +102,11 @@ def _ballots(votes: Table) -> Ballots:
 
 def _images_table(votes: Table, ballots: Ballots) -> Table:
     """-> the table of the images that the votes are about; the row of an image is that of its first vote."""
+    if not any(is_picture(name) or os.path.isfile(votes.path.parent / name) for name in ballots.ids):
+        raise DataError(
+            f"{votes.path}: its samples are no images, such as {ballots.ids[0]!r}. Votes on others need the samples' "
+            "table, too: ipll fit features.csv --votes votes.csv (samples='features.csv')."
+        )
     first = np.unique(ballots.sample, return_index=True)[1]
     return Table(votes.path, {"image": pa.array(ballots.ids)}, ballots.row[first], votes.word)
 
