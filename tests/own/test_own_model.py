@@ -193,7 +193,9 @@ def test_the_same_table_is_known_by_another_path(
     monkeypatch.chdir(path.parent)
     model = Model.fit(read_table(Path("monday.csv")), device="cpu", settings=QUICK)
     assert model.records.ids[0] == "monday.csv:2"
-    assert "was learnt before" in refused(model.update, read_table(path), device="cpu")
+    message = refused(model.update, read_table(path), device="cpu")
+    assert "was learnt before" in message
+    assert "add a column 'id', or rename the table" in message
     assert unlearnt(model, read_table(path)) == []
 
 

@@ -21,6 +21,9 @@ Floats = npt.NDArray[np.float32]
 OFTEN = 5  # samples that have a class as a candidate: fewer say nothing of who is named with whom
 SURGE = 0.5  # more than so much above what was usual
 SEEN_BEFORE = "Give new samples other ids, or leave out those that were learnt already."
+NUMBERED = (
+    "Rows without ids are known by their table and row. If these are new ones, add a column 'id', or rename the table."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,8 @@ class Records:
         for index in [index for index, name in enumerate(self.ids) if name in row_of]:
             name, update = self.ids[index], int(self.update[index])
             when = "fit" if update == 1 else f"update {update} (the fit is 1)"
-            problems.add([row_of[name]], f"id '{name}' was learnt before, in the model's {when}", SEEN_BEFORE)
+            remedy = NUMBERED if samples.numbered_in else SEEN_BEFORE
+            problems.add([row_of[name]], f"id '{name}' was learnt before, in the model's {when}", remedy)
         problems.stop()
 
     def settled(self, rows: Ints, label: Ints, confidence: Floats, update: int, epoch: int) -> Records:
