@@ -27,7 +27,7 @@ ENOUGH = 10_000  # samples that a temperature is fitted on
 WARMER = 2.5  # times, at most, predictions are softened where sets are left out together
 NEVER = 0.5  # sets that name a class without the label, by which half of the doubt is gone
 CONTESTED = 0.5  # of the votes that most have: who has more may be the label as well
-BLOCK = 2**16  # samples whose probabilities are held at a time
+BLOCK = 2**22  # probabilities that are held at a time
 TINY = 1e-12  # probability
 
 
@@ -64,7 +64,8 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         some = within[:, open_].any(dim=1)
         return scores, set_temperature(found[some][:, open_], within[some][:, open_])
 
-    blocks = [slice(start, start + BLOCK) for start in range(0, len(sets), BLOCK)]
+    held = _held(sets)
+    blocks = [slice(start, start + held) for start in range(0, len(sets), held)]
     seen = evidence(ctx, members)
     scores, temperature = judge(seen)
     predicted = scores(rows).argmax(dim=1, keepdim=True)
@@ -152,8 +153,15 @@ def at_most(odds: Tensor, labels: Tensor) -> Tensor:
 
 def _without(sets: Tensor) -> Tensor:
     """-> [classes, classes]: how many sets [n, classes] have a class (column) without another (row)."""
-    both = torch.stack([sets[sets[:, c]].sum(dim=0) for c in range(sets.shape[1])], dim=1).double()
+    both = torch.zeros(sets.shape[1], sets.shape[1], dtype=torch.double, device=sets.device)
+    for block in torch.split(sets, _held(sets)):
+        both += block.float().T @ block.float()  # counts are exact: fewer than 2^24
     return both.diagonal() - both
+
+
+def _held(sets: Tensor) -> int:
+    """-> of how many samples all is held at a time, by the classes of sets [n, classes]."""
+    return max(BLOCK // sets.shape[1], 1)
 
 
 def cautious(confidence: Tensor, chance: Tensor, unseen: Tensor | float) -> Tensor:
@@ -183,7 +191,7 @@ def twins(sets: Tensor) -> list[Tensor]:
     """-> groups of classes, two or more, that are candidates of exactly the same samples of sets [n, classes]."""
     marks = torch.randint(2**62, (len(sets),), generator=torch.Generator().manual_seed(0)).to(sets.device)
     sums = torch.zeros(sets.shape[1], dtype=torch.int64, device=sets.device)  # alike for twins only
-    for mark, block in zip(torch.split(marks, BLOCK), torch.split(sets, BLOCK), strict=True):
+    for mark, block in zip(torch.split(marks, _held(sets)), torch.split(sets, _held(sets)), strict=True):
         sums += (mark[:, None] * block).sum(dim=0)
     groups: dict[int, list[int]] = {}
     for c in sets.any(dim=0).nonzero()[:, 0].tolist():
