@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import ipll
-from ipll.benchmark.checks import enough_memory
 from ipll.config import resolve
 from ipll.data.sources.cifar100 import Cifar100
+from ipll.driver import enough_memory
 from ipll.engine.device import use_bf16
 from ipll.errors import ConfigError, RunError
 

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 import ipll
 from ipll import batches as loader
 from ipll.batches import chunk_steps
-from ipll.benchmark.checks import enough_memory
 from ipll.config import resolve
 from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream
+from ipll.driver import enough_memory
 from ipll.engine import placement as residence
 from ipll.engine.placement import Resident, Selection, Staged, place
 from ipll.errors import ConfigError, RunError

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Protocol
 
+import torch
+
 from ipll.component import never
+from ipll.config import Config
 from ipll.data.stream import Task
-from ipll.errors import Interrupted
+from ipll.errors import Interrupted, RunError
 from ipll.learner import Learner, Position
 from ipll.messages import UNTOLD
 from ipll.progress import Listener
@@ -151,3 +154,28 @@ def stop_requests(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def enough_memory(config: Config) -> Iterator[None]:
+    """Says what helps when the GPU's memory runs out, or the computer's own."""
+    size = config.train.batch_size
+    smaller = f"Use smaller batches (--set train.batch_size={max(1, size // 2)})"
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info()
+        raise RunError(
+            f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
+            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. {smaller}, "
+            "images in host memory (--set data.residence=host), --precision bf16, or a GPU that no other program uses."
+        ) from error
+    except (MemoryError, RuntimeError) as error:  # PyTorch's own kind is for GPUs
+        if not (isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)):
+            raise
+        large = config.augment.test_size
+        test = f", smaller images at test (now augment.test_size={large})" if large else ""
+        raise RunError(
+            f"the computer's memory ran out, batches are of {size}. {smaller}{test}, "
+            "fewer samples (--set data.per_class=100), or a computer with more memory that is free."
+        ) from error

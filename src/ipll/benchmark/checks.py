@@ -1,15 +1,12 @@
-"""What a run is told before it begins, and what helps when memory runs out."""
+"""What a run is told before it begins."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from ipll.config import Config
 from ipll.data.source import Source
-from ipll.errors import ConfigError, RunError
+from ipll.errors import ConfigError
 from ipll.networks.network import Network, make_backbone
 from ipll.networks.photos import find_network
 from ipll.networks.pretrained import package_of
@@ -49,28 +46,3 @@ def slow_notices(config: Config, network: Network, device: torch.device) -> list
         "images several times, however few steps are trained. For a quick look: --set data.per_class=2 --set "
         "train.epochs=2 --set train.steps_per_epoch=2 --set train.batch_size=16."
     ]
-
-
-@contextmanager
-def enough_memory(config: Config) -> Iterator[None]:
-    """Says what helps when the GPU's memory runs out, or the computer's own."""
-    size = config.train.batch_size
-    smaller = f"Use smaller batches (--set train.batch_size={max(1, size // 2)})"
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        free, total = torch.cuda.mem_get_info()
-        raise RunError(
-            f"the GPU's memory ran out: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB were in use here at most, "
-            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, batches are of {size}. {smaller}, "
-            "images in host memory (--set data.residence=host), --precision bf16, or a GPU that no other program uses."
-        ) from error
-    except (MemoryError, RuntimeError) as error:  # PyTorch's own kind is for GPUs
-        if not (isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)):
-            raise
-        large = config.augment.test_size
-        test = f", smaller images at test (now augment.test_size={large})" if large else ""
-        raise RunError(
-            f"the computer's memory ran out, batches are of {size}. {smaller}{test}, "
-            "fewer samples (--set data.per_class=100), or a computer with more memory that is free."
-        ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ipll.benchmark.checks import check_against, check_networks, enough_memory, slow_notices
+from ipll.benchmark.checks import check_against, check_networks, slow_notices
 from ipll.benchmark.observer import Observer
 from ipll.config import Config, DataConfig, resolve
 from ipll.data.fingerprint import check_data, check_shared, fingerprint
@@ -18,7 +18,7 @@ from ipll.data.source import Source
 from ipll.data.sources import load_source
 from ipll.data.stream import Stream, Task
 from ipll.data.through import seen_through
-from ipll.driver import Clock, Record, Stop, drive, stop_requests
+from ipll.driver import Clock, Record, Stop, drive, enough_memory, stop_requests
 from ipll.engine import processes
 from ipll.engine.checkpoint import Checkpoint
 from ipll.engine.device import arithmetic, cpu_threads, describe, find_device, peak_memory, use_bf16, use_graphs

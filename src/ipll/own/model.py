@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ipll.benchmark.checks import enough_memory
 from ipll.config import Config
 from ipll.data.stream import Task
+from ipll.driver import enough_memory
 from ipll.engine.device import arithmetic, cpu_threads, find_device
 from ipll.engine.state import MEMORY
 from ipll.errors import ConfigError, DataError
