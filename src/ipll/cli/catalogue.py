@@ -33,7 +33,7 @@ def methods(
             table.add_row(*map(cell, row))
         show(table)
     say("tables: of the paper; ours / paper: average incremental accuracy in %, the first that was measured here")
-    say("(*: with our training, not the paper's; +N: so many more).")
+    say("(of CIFAR-100 where no data set is named; *: with our training, not the paper's; +N: so many more).")
     say("One method's settings and numbers: ipll methods NAME; every number: ipll table published")
 
 

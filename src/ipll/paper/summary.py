@@ -67,14 +67,16 @@ def method_groups() -> dict[str, list[str]]:
 def method_row(name: str) -> tuple[str, ...]:
     """-> (name, members, numbers of the paper's tables, our number beside the paper's) of a method.
 
-    Of several numbers the first one, and how many more there are. A star: with other training than the paper's.
+    Of several numbers the first one, on which data if not CIFAR-100, and how many more there are. A star: with other
+    training than the paper's.
     """
-    measured = [
-        f"{one.ours:.2f}{'' if one.protocol.is_papers else '*'} / {'-' if one.paper is None else f'{one.paper:.2f}'}"
-        for one in measured_of(name)
-    ]
-    more = f" (+{len(measured) - 1})" if len(measured) > 1 else ""
-    return name, made_of(name), table_numbers(name), "".join(measured[:1]) + more
+    measured, number = measured_of(name), ""
+    if measured:
+        one, more = measured[0], len(measured) - 1
+        star, paper = "" if one.protocol.is_papers else "*", "-" if one.paper is None else f"{one.paper:.2f}"
+        where = "" if one.setting.dataset == "cifar100" else f" {one.setting.dataset}"
+        number = f"{one.ours:.2f}{star} / {paper}{where}" + (f" (+{more})" if more else "")
+    return name, made_of(name), table_numbers(name), number
 
 
 def table_numbers(method: str) -> str:
