@@ -34,14 +34,6 @@ def test_features_get_members_side_by_side_and_noise() -> None:
     assert 0 < small < large <= 0.1  # small batches diverge at a rate that large ones bear
 
 
-def test_of_few_rows_members_leave_out_few() -> None:
-    """But with votes, where members hear of what they leave out, and of photos, whose features are many."""
-    few = {"kind": "features", "samples": 2_000}
-    for facts in (few | {"samples": 2_001}, few | {"votes": True}, few | {"beside": 1}):
-        assert (chosen(**facts)["model.members"], chosen(**facts)["model.folds"]) == (10, 5)
-    assert (chosen(**few)["model.members"], chosen(**few)["model.folds"]) == (20, 10)
-
-
 def test_many_features_are_learnt_at_a_lower_rate() -> None:
     rates = {n: chosen(kind="features", channels=n)["train.lr"] for n in (10, 100, 400, 1600)}
     assert rates[10] == rates[100]
