@@ -19,9 +19,10 @@ from sklearn.datasets import load_iris
 import ipll
 from ipll.engine import checkpoint
 from ipll.engine.npz import read_npz
-from ipll.engine.sealed import read_sealed, write_sealed
-from ipll.errors import DataError, RunError
+from ipll.engine.sealed import FORMAT, read_sealed, write_sealed
+from ipll.errors import DataError, NewerVersion, RunError
 from ipll.own import Model, from_arrays
+from ipll.paper.campaigns.state import can_resume, read_status, set_aside
 from ipll.results.folder import RunFolder, read_result
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -75,7 +76,7 @@ def test_old_files_have_no_seal(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="its seal is broken"):
             read_sealed(file)
     file.write_text(json.dumps({"format": 3, "seal": ""}))
-    with pytest.raises(ValueError, match="Update ipll"):
+    with pytest.raises(NewerVersion, match=r"a\.json has format 3.*Update ipll"):
         read_sealed(file)
 
 
@@ -117,6 +118,30 @@ def test_the_user_is_told_of_a_damaged_checkpoint(main: Any, stopped: Path) -> N
     status, out, err = main("resume", stopped, "--device", "cpu")
     assert status == 0, err
     assert f"The checkpoint {newest} is damaged" in out + err
+
+
+def newer(file: Path) -> None:
+    """Makes a sealed file one of a version of ipll to come."""
+    whole = {**json.loads(file.read_text()), "format": FORMAT + 1, "more": "of it"}
+    whole.pop("seal")
+    file.write_text(json.dumps({**whole, "seal": "0" * 64}))
+
+
+def test_what_a_newer_version_wrote_is_not_called_damaged(stopped: Path, finished: Path) -> None:
+    """Nor is it overwritten: neither is training begun anew, nor is a campaign's cell."""
+    newest = max((stopped / "checkpoint").glob("*.json"))
+    newer(newest)
+    with pytest.raises(NewerVersion, match=f"{newest}.*Update ipll"):
+        ipll.resume(stopped, device="cpu")
+    newer(stopped / "manifest.json")
+    for ask in (RunFolder.reopen, lambda folder: can_resume(folder, ipll.config.Config.load(folder / "config.toml"))):
+        with pytest.raises(NewerVersion, match=r"manifest\.json"):
+            ask(stopped)
+    newer(finished / "result.json")
+    for look in (read_result, read_status, set_aside):
+        with pytest.raises(NewerVersion, match=r"result\.json"):
+            look(finished)
+    assert (finished / "result.json").exists()
 
 
 def test_facts_of_the_caller_are_kept(stopped: Path, tmp_path: Path) -> None:

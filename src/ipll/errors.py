@@ -31,6 +31,10 @@ class RunError(IpllError):
     """A run cannot start, continue or be read: its folder is taken, finished, damaged, or training diverged."""
 
 
+class NewerVersion(RunError):
+    """A file was written by a version of ipll to come: it is whole, but cannot be read here."""
+
+
 class Interrupted(IpllError):
     """A run was asked to stop and has left a checkpoint. `signal` is the number of the signal that asked."""
 

@@ -88,7 +88,7 @@ class Listener:
         """A task has been learnt. A run's record is its line of metrics.jsonl."""
 
     def end(self) -> None:
-        """Learning has ended, or was stopped."""
+        """What went on has ended, or was stopped: learning, or something before or after it."""
 
 
 class Silent(Listener):
@@ -140,8 +140,8 @@ class LiveProgress(Listener):
     def _show(self, words: str, **fields: Any) -> None:
         if self.id is None:
             self.id = self.bar.add_task("", total=1.0, left="")
-            self.bar.start()
         self.bar.update(self.id, description=cell(words), **fields)
+        self.bar.start()  # again, where something had ended before
 
     def step(self, position: Position, steps: int, phases: int) -> None:
         doing = self.plan.doing(position, phases)

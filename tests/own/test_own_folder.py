@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_iris
 
 from ipll.engine.sealed import FORMAT, read_sealed, write_sealed
-from ipll.errors import DataError
+from ipll.errors import DataError, NewerVersion
 from ipll.own import Model, from_arrays
 
 X, Y = load_iris(return_X_y=True)
@@ -120,12 +121,14 @@ def test_damage_is_found(model: Model, tmp_path: Path, refused: Callable[..., st
     assert "is damaged" in refused(Model.load, tmp_path)
     state.write_bytes(whole)
     for change, message in (
-        ({"format": FORMAT + 1}, "Update ipll"),
         ({"names": ["one"]}, "is not in model.json"),
         ({"known": None}, "damaged"),
     ):
         write_sealed(description, facts | change)
         assert message in refused(Model.load, tmp_path)
+    description.write_text(json.dumps(facts | {"format": FORMAT + 1, "seal": "0" * 64}))
+    with pytest.raises(NewerVersion, match="Update ipll"):
+        Model.load(tmp_path)
     description.write_text("{")
     assert "cannot read" in refused(Model.load, tmp_path)
     description.write_text(text)

@@ -85,3 +85,20 @@ def test_a_cells_progress(method: str, quick: dict[str, Any]) -> None:
     assert (shares[0], shares[-1]) == (0.0, 1.0)
     assert {(at["task"], at["epochs"]) for at in reporter.shown} == {(1, 3), (2, 1), (3, 1)}
     assert all(at["epoch"] <= at["epochs"] for at in reporter.shown)
+
+
+def test_what_comes_after_an_end_is_shown_too() -> None:
+    """Photos are embedded, then a model learns, then it is saved: each with an end of its own."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    reporter, shown = LiveProgress(console), []
+    plan = Plan("pgdr", samples=[10], epochs=[2])
+    for show in (
+        lambda: reporter.photos(5, 10, 1.0),
+        lambda: reporter.begin(plan, Position(0)),
+        lambda: reporter.stage("the model is saved"),
+    ):
+        show()
+        shown.append(reporter.bar.live.is_started)
+        reporter.end()
+        assert not reporter.bar.live.is_started
+    assert shown == [True, True, True]

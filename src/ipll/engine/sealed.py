@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ipll.engine.files import open_ours, parse_json, read_ours, write_text
+from ipll.errors import NewerVersion
 
 FORMAT = 2  # of run and model folders; before it there were no seals, and only models had a number
-
-
-class Newer(ValueError):
-    """A file of a version of ipll to come."""
 
 
 def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
@@ -30,7 +27,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """-> the fields as they were written, of an old file too. OSError where it cannot be read, ValueError where it is
-    damaged; both tell why, not where."""
+    damaged; both tell why, not where. NewerVersion where it is neither."""
     content = read_ours(path)
     try:
         value = parse_json(content)
@@ -43,8 +40,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
     number, seal = value.pop("format", None), value.pop("seal", None)
     if seal is None and (number is None or number == 1):
         return value  # written before there were seals
-    if isinstance(number, int) and number > FORMAT:
-        raise Newer(f"has format {number}, and this version of ipll reads {FORMAT}. Update ipll")
+    if isinstance(number, int) and number > FORMAT and seal != _digest({"format": FORMAT, **value}):  # not one bit
+        raise NewerVersion(f"{path} has format {number}, and this version of ipll reads {FORMAT}. Update ipll.")
     if number != FORMAT or not _is_whole({"format": number, **value}, seal, content):
         raise ValueError("is not as it was written: its seal is broken")
     return value

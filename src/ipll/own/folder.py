@@ -30,7 +30,7 @@ from torch import Tensor
 from ipll.engine.checkpoint import clear
 from ipll.engine.files import OWNER, check_writable, remove, remove_files, remove_leftovers, sha256_of, write_atomically
 from ipll.engine.locks import lock, one_at_a_time, owner_of
-from ipll.engine.sealed import Newer, check_digest, read_sealed, write_sealed
+from ipll.engine.sealed import check_digest, read_sealed, write_sealed
 from ipll.errors import DataError, DiskError, RunError
 from ipll.messages import tell
 from ipll.own.facts import check_facts
@@ -102,8 +102,6 @@ def _facts(folder: Path) -> dict[str, Any]:
         return read_sealed(path)
     except FileNotFoundError:
         raise DataError(f"{folder} is no model: it has no model.json. Name a folder that `ipll fit` made.") from None
-    except Newer as error:
-        raise DataError(f"{path} {error}.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it {error}"
         raise DataError(f"cannot read {path}: {reason}. Take the model from a copy, or fit it anew.") from error

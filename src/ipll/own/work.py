@@ -88,8 +88,11 @@ def save(model: Model, folder: Path, reporter: Listener | None = None) -> None:
     reporter = reporter or Silent()
     with stop_requests(note=lambda _: reporter.note(SAVING)):
         reporter.stage("the model is saved")
-        write_model(folder, vars(model))
-        clear_pending(folder)
+        try:
+            write_model(folder, vars(model))
+            clear_pending(folder)
+        finally:
+            reporter.end()
 
 
 def keep_score(folder: Path, model: Model, score: Score) -> None:

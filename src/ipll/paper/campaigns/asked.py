@@ -16,8 +16,8 @@ from typing import Any
 
 from ipll.config import parse_overrides, resolve
 from ipll.engine.files import make_folder
-from ipll.engine.sealed import Newer, read_sealed, write_sealed
-from ipll.errors import ConfigError, RunError
+from ipll.engine.sealed import read_sealed, write_sealed
+from ipll.errors import ConfigError, NewerVersion, RunError
 from ipll.paper import OUT
 from ipll.paper.campaigns.plan import parse_seeds
 from ipll.paper.catalogue import Bench, find_bench
@@ -82,6 +82,8 @@ class Asked:
         file = out / FOLDER / f"{self.name}.{digest}.json"
         try:
             _read(file, self.name)
+        except NewerVersion:
+            raise
         except (FileNotFoundError, RunError):
             make_folder(file.parent)
             write_sealed(file, options)
@@ -152,8 +154,6 @@ def _read(file: Path, name: str) -> Asked:
             cell.config()  # what it names is there
     except FileNotFoundError:
         raise
-    except Newer as error:
-        raise RunError(f"{file} {error}.") from None
     except ConfigError as error:
         raise RunError(f"{file} cannot be used here: {error} Where it is of a plugin, add --plugin. {means}.") from None
     except (OSError, ValueError) as error:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from ipll.config import Config
+from ipll.errors import NewerVersion
 from ipll.paper.campaigns.state import State, read_status
 from ipll.paper.catalogue import Cell
 
@@ -27,8 +29,9 @@ class Estimator:
         estimator = cls()
         for preset in presets:
             for file in sorted((out / preset).glob("*/*/seed*/result.json")):
-                if (status := read_status(file.parent)).state is State.DONE:
-                    estimator.learn(status.result)
+                with suppress(NewerVersion):
+                    if (status := read_status(file.parent)).state is State.DONE:
+                        estimator.learn(status.result)
         return estimator
 
     def learn(self, result: Mapping[str, Any]) -> None:

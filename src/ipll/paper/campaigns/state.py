@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ipll.config import Config, read_toml
 from ipll.data.stream import Stream
 from ipll.engine.files import parse_json, read_ours, write_json
-from ipll.errors import IpllError, RunError
+from ipll.errors import IpllError, NewerVersion, RunError
 from ipll.results.folder import check_whole
 from ipll.results.result import Result
 
@@ -38,6 +38,8 @@ def read_status(folder: Path) -> Status:
     if (folder / "result.json").exists():
         try:
             return Status(State.DONE, Result.load(folder))
+        except NewerVersion:  # no damage: it must not be set aside
+            raise
         except RunError as problem:
             damage = str(problem)
     if (folder / "error.json").exists():
@@ -65,6 +67,8 @@ def can_resume(folder: Path, config: Config) -> bool:
         found, wanted = read_toml(folder / "config.toml"), config.to_table()
         plugins = [sorted(table.pop("plugins", {}).values()) for table in (found, wanted)]
         return found == wanted and plugins[0] == plugins[1] and Stream.load(folder / "stream.npz").seed == config.seed
+    except NewerVersion:
+        raise
     except (IpllError, OSError, AttributeError, TypeError):  # `plugins` need not be a table there
         return False
 

@@ -28,7 +28,7 @@ import torch
 from ipll.benchmark.run import resume, run_config
 from ipll.engine.files import append_to, remove
 from ipll.engine.locks import lock
-from ipll.errors import DataError, Interrupted
+from ipll.errors import DataError, Interrupted, NewerVersion
 from ipll.learner import Position
 from ipll.paper.campaigns import claims
 from ipll.paper.campaigns.state import State, can_resume, read_status, record_error, set_aside
@@ -87,7 +87,7 @@ def work(job: Job) -> Outcome:
                 return _attempt(job, claim)
     except claims.ClaimLost:
         return Outcome("busy")
-    except (OSError, DataError) as error:  # the folder itself cannot be used
+    except (OSError, DataError, NewerVersion) as error:  # the folder itself cannot be used
         return Outcome("failed", str(error))
 
 
