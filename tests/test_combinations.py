@@ -76,6 +76,16 @@ def test_a_head_that_aligning_would_do_nothing_to(method: str, settings: dict[st
     assert not list(tmp_path.iterdir())
 
 
+def test_networks_side_by_side_that_a_part_knows_nothing_of(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^retention 'boost' does not go with model\.members=4: .*members=1"):
+        resolve("digits", "pgdr", overrides={"retention.kind": "boost", "model.members": 4})
+
+
+def test_a_row_of_zeros_has_no_direction() -> None:
+    with pytest.raises(ConfigError, match=r"new_rows=zero needs model\.head=linear"):
+        resolve("digits", "pgdr", overrides={"model.new_rows": "zero", "model.head": "cosine"})
+
+
 def test_only_aligning_minds_the_head() -> None:
     for method in method_table():
         parts = resolve("digits", method).parts

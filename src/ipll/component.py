@@ -225,13 +225,14 @@ class Phase:
 
 
 AUTOMATIC = frozenset({"prototypes", "projection", "strong view"})  # there as soon as a part needs them
+ONE = "one network"  # there where `model.members` is 1
 
 
 class Component(nn.Module):
     """Base of all parts: hooks that do nothing."""
 
     Settings: ClassVar[type[Any]] = NoSettings
-    needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', 'linear head', words of AUTOMATIC
+    needs: ClassVar[frozenset[str]] = frozenset()  # 'separation', 'memory', 'linear head', ONE, words of AUTOMATIC
     provides: ClassVar[frozenset[str]] = frozenset()
     passing: ClassVar[tuple[str, ...]] = ()  # buffers that count within a task only
     views: ClassVar[tuple[str, ...]] = ()  # views besides the weak one that go through the network

@@ -124,7 +124,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, "seed", "not be negative", self.seed)
-        check_needs(self.parts, self.model.head)
+        check_needs(self.parts, self.model.head, self.model.members)
         self.model.check_members()
 
     def part(self, family: str) -> PartConfig:

@@ -10,7 +10,7 @@ from importlib import resources
 from itertools import product
 from typing import Any
 
-from ipll.component import AUTOMATIC, FAMILIES, Component
+from ipll.component import AUTOMATIC, FAMILIES, ONE, Component
 from ipll.errors import ConfigError, suggest
 from ipll.families import load_members
 from ipll.families.auxiliary.cutmix import CutMix
@@ -111,14 +111,21 @@ def register_method(name: str, row: Mapping[str, Any], *, doc: str, base: str | 
     ADDED.register(name)(entry | {"doc": doc})
 
 
-def check_needs(parts: tuple[PartConfig, ...], head: str) -> None:
-    """Refuses a part that needs what no other provides; a head is needed as 'linear head' or 'cosine head'."""
+def check_needs(parts: tuple[PartConfig, ...], head: str, networks: int = 1) -> None:
+    """Refuses a part that needs what no other provides; a head is needed as 'linear head' or 'cosine head', and that
+    there are no several networks side by side as ONE."""
     members = [FAMILIES[part.family][part.kind] for part in parts]
     heads = {f"{kind} head": kind for kind in HEADS}
-    provided = AUTOMATIC.union({f"{head} head"}, *(member.provides for member in members))
+    given = {f"{head} head"} | ({ONE} if networks == 1 else set())
+    provided = AUTOMATIC.union(given, *(member.provides for member in members))
     chosen = {part.family: part.kind for part in parts}
     for part, member in zip(parts, members, strict=True):
         for missing in sorted(member.needs - provided):
+            if missing == ONE:
+                raise ConfigError(
+                    f"{part.family} '{part.kind}' does not go with model.members={networks}: it needs {ONE}. "
+                    f"Choose that with --set model.members=1, or another {part.family}."
+                )
             if missing in heads:
                 raise ConfigError(
                     f"{part.family} '{part.kind}' does not go with model.head '{head}': it needs a {missing}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from ipll.config import resolve
 from ipll.data.stream import Stream
 from ipll.errors import ConfigError
-from ipll.families.disambiguation.robust import Misses
+from ipll.families.disambiguation.robust import HeldOut, Misses
 from ipll.learner import Learner, Position
 from ipll.testing import check_method
 from live import Live
@@ -47,6 +48,17 @@ def train(live: Live, learner: Learner, stop: Position | None = None, *, voted: 
                 pass
             return fresh
     return learner
+
+
+def test_no_weight_within_the_set_and_no_class_with_half_outside() -> None:
+    """All that is left of such a sample is its set."""
+    sets = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
+    p = torch.tensor([[0, 0, 0.3, 0.4, 0.3], [0, 0, 0.1, 0.8, 0.1], [0.3, 0.1, 0.4, 0.2, 0.0]])
+    pool = SimpleNamespace(p=p, candidates=sets, certain=torch.zeros(3, dtype=torch.bool), votes=None)
+    ctx = SimpleNamespace(pool=pool, capacity=5, seen=5, device=torch.device("cpu"), parts=())
+    HeldOut(ctx, 0.1).end_task()  # type: ignore[arg-type]
+    expected = torch.tensor([[0.5, 0.5, 0, 0, 0], [0, 0, 0, 1, 0], [0.75, 0.25, 0, 0, 0]])
+    torch.testing.assert_close(pool.p, expected)
 
 
 def test_labels_outside_the_sets_are_found_and_count(live: Live) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ from ipll.errors import ConfigError
 from ipll.learner import Learner
 from ipll.networks.backbones import Backbone, build_backbone
 from ipll.networks.network import make_backbone
-from ipll.networks.pretrained import load_weights
+from ipll.networks.pretrained import load_weights, pin
 
 
 class Stub(nn.Module):
@@ -66,6 +67,14 @@ def test_by_name(weights: str, asked: tuple[Any, ...], state: State, monkeypatch
     assert asks == [asked]
     images = torch.rand(2, 3, 64, 64)
     assert torch.equal(backbone(images), lively(thin())(images))
+
+
+@pytest.mark.parametrize("name", ["hf-hub:somebody/evil", "hf_hub:somebody/evil", "../evil", "a b"])
+def test_settings_of_a_stranger_name_no_weights_of_a_stranger(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", ModuleType("timm"))
+    for use in (lambda weights: load_weights(thin(), weights), lambda weights: pin(weights, "")):
+        with pytest.raises(ConfigError, match=re.escape(f"model.weights=timm:{name}: '{name}' is no name of timm's")):
+            use(f"timm:{name}")
 
 
 @pytest.mark.parametrize("package", ["torchvision", "timm"])

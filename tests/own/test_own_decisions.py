@@ -62,6 +62,12 @@ def said(ids: list[str], classes: list[str | None], who: str = "ann") -> Decisio
     return Decisions.of(ids, classes, who)
 
 
+def test_nothing_is_left_to_learn_from() -> None:
+    samples = batch(0)
+    with pytest.raises(DataError, match="all its samples were decided to be of none of their classes"):
+        fit(decisions=said(list(samples.ids), [NONE] * len(samples)))
+
+
 @pytest.mark.parametrize("method", ["auto", "pgdr/robust", "proden+er-ace"])
 def test_a_decided_sample_is_of_that_class_for_good(method: str) -> None:
     settings = EPOCHS | ({"disambiguation.miss_rate": 0.2} if method == "pgdr/robust" else {})

@@ -29,6 +29,7 @@ from ipll.engine.regular import check_regular, clear_link
 from ipll.errors import ConfigError, DataError, IpllError
 from ipll.networks.pretrained import load_weights
 from ipll.own import Model, from_arrays, read_table, read_votes
+from ipll.own.folder import read_records
 
 NESTED = "[" * 200_000 + "]" * 200_000
 KINDS = ("pipe", "socket", "device", "folder")
@@ -200,6 +201,17 @@ def test_parquet_that_says_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ipll.own.reading.tables.memory_bytes", lambda: 1000)
     with pytest.raises(DataError, match="1,000 rows of 2 columns"):
         read_table("a.parquet", unlabelled=True)
+
+
+def test_parquet_with_much_in_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are few; a list in one of them is long, and takes no room in the file."""
+    pq.write_table(pa.table({"id": ["a"], "features": [[0.0] * 100_000]}), "a.parquet")
+    assert Path("a.parquet").stat().st_size < 10_000
+    monkeypatch.setattr("ipll.own.reading.tables.memory_bytes", lambda: 100_000)
+    with pytest.raises(DataError, match=r"1 rows of 2 columns, 800,\d+ bytes"):
+        read_table("a.parquet", unlabelled=True)
+    with pytest.raises(DataError, match=r"a\.parquet says that it has"):
+        read_records(Path("a.parquet"), ("a",))
 
 
 # A data root

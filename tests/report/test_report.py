@@ -324,6 +324,16 @@ def test_a_damaged_gallery_is_named_and_set_aside(tmp_path: Path, content: bytes
     assert not page.all("img")
 
 
+@pytest.mark.parametrize("images", [np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 0, 2), np.uint8)])
+def test_a_gallery_of_no_images_is_set_aside(images: np.ndarray, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with np.load(run / "gallery.npz") as file:
+        samples = json.loads(str(file["samples"]))
+    np.savez(run / "gallery.npz", images=images, samples=np.array(json.dumps(samples[:1])))
+    (warning,) = write_report([run], tmp_path / "report.html")
+    assert "images that are none" in warning
+
+
 def test_a_gallery_of_another_run_is_set_aside(tmp_path: Path) -> None:
     run, other = make_run(tmp_path / "run", classes=6), make_run(tmp_path / "other", classes=60)
     (run / "gallery.npz").write_bytes((other / "gallery.npz").read_bytes())

@@ -17,6 +17,7 @@ from ipll.networks.wide_deep import WideDeep
 BLOCK = 8192  # samples whose logits, of all members, are held at a time
 GOLDEN = 0x9E3779B1  # 2^32 over the golden ratio
 ENOUGH = 10_000  # samples that quantiles are taken of
+OWN = "own targets"  # of each member, in a batch
 FEWEST = 4  # members that have folds of both kinds
 
 
@@ -58,7 +59,10 @@ class Members(Component):
         self.folds, self.kinds = folds, 1
         if leave_out == "sets" and folds and members >= FEWEST:
             self.folds, self.kinds = min(folds, members // 2), 2
-        self.register_buffer("dealt", torch.zeros(0, self.kinds, dtype=torch.int16))
+
+    def build(self, ctx: Context) -> None:
+        super().build(ctx)
+        self.register_buffer("dealt", torch.zeros(0, self.kinds, dtype=torch.int16, device=ctx.device))
 
     def begin_task(self) -> None:
         pool = self.ctx.pool
@@ -94,15 +98,19 @@ class Members(Component):
 
     def reshape(self, out: dict[str, Output], targets: Tensor, batch: Batch) -> tuple[dict[str, Output], Tensor]:
         """Losses see each member's logits as a row of its own, [n * members, capacity], with the sample's target; of a
-        member that does not learn from it, with an empty one. Summed over members, so that none learns slower."""
+        member that does not learn from it, with an empty one. Summed over members, so that none learns slower. What
+        each learns is decided in the first pass over a batch."""
         head = self.ctx.phase.network.head
         assert isinstance(head, MembersHead)
         each = {name: head.each(view.features) for name, view in out.items()}
         shaped = {name: view._replace(shaped=each[name].flatten(0, 1)) for name, view in out.items()}
         learns, deciding = ~self.unseen(self.dealt[batch.rows]), part_of(self.ctx.phase.parts, Disambiguation)
         assert deciding is not None
-        of_all = deciding.shares or not self.folds
-        own = targets[:, None] if of_all else self.own_targets(deciding, each["weak"], out, batch)
+        own = targets[:, None]
+        if self.folds and not deciding.shares:
+            if OWN not in batch.extra:
+                batch.extra[OWN] = self.own_targets(deciding, each["weak"], out, batch)
+            own = batch.extra[OWN]
         return shaped, (own * (learns * self.members)[:, :, None]).flatten(0, 1)
 
     @torch.no_grad()

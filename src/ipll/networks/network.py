@@ -70,6 +70,10 @@ class ModelConfig(Section, name="model"):
             raise ConfigError(
                 f"model.members={self.members} needs model.backbone=wide-deep and model.head=linear: others have one."
             )
+        if self.new_rows == "zero" and self.head == "cosine":
+            raise ConfigError(
+                "model.new_rows=zero needs model.head=linear: a row of zeros has no direction to turn from."
+            )
         must = f"be 0, or at least 2 and at most model.members ({self.members})"
         check(self.folds == 0 or 2 <= self.folds <= self.members, "model.folds", must, self.folds)
 

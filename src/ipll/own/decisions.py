@@ -49,9 +49,9 @@ class Decisions(NamedTuple):
 
     @classmethod
     def of(cls, ids: Iterable[object], classes: Iterable[object], who: str = "") -> Decisions:
-        """-> from Python: ids as the records have them; a class of None says 'none of these'."""
+        """-> from Python: ids as the records have them; a class of None, or NONE, says 'none of these'."""
         given = [str(one) for one in ids]
-        names = [None if name is None else class_name(name) or str(name) for name in classes]
+        names = [None if name in (None, NONE) else class_name(name) or str(name) for name in classes]
         if len(given) != len(names):
             raise DataError(f"{len(given):,} ids and {len(names):,} classes. Give one class for each id, or None.")
         now, n = datetime.now(UTC).isoformat(timespec="seconds"), len(given)

@@ -35,7 +35,7 @@ from ipll.errors import DataError, DiskError, RunError
 from ipll.messages import tell
 from ipll.own.facts import check_facts
 from ipll.own.reading.columns import shared_texts
-from ipll.own.reading.tables import release_memory
+from ipll.own.reading.tables import check_size, release_memory
 from ipll.own.records import Records
 
 STATE, RECORDS = "state", "records"
@@ -212,7 +212,9 @@ def records_table(records: Records, names: tuple[str, ...]) -> Any:
 
 def read_records(path: Path, names: tuple[str, ...]) -> Records:
     """Reads the table of `records_table`; errors are Arrow's, a KeyError or a ValueError."""
-    table = pq.read_table(path).combine_chunks()
+    file = pq.ParquetFile(path)
+    check_size(path, file.metadata)
+    table = file.read().combine_chunks()
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     lists, labels = columns.pop("candidates"), columns.pop("label")
     values: dict[str, Any] = {"label": _codes(labels, names), "codes": _codes(lists.flatten(), names)}

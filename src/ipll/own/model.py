@@ -248,6 +248,11 @@ class Model:
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
         certain = np.array([row for row, classes in sets.items() if classes], np.int64) if sets else None
         learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
+        if len(samples) and not len(learnt) and not self.records.in_memory.any():
+            raise DataError(
+                f"{samples.source}: all its samples were decided to be of none of their classes, so there is nothing "
+                "to learn from. Give samples of the classes, or other decisions."
+            )
         votes = None if samples.votes is None else samples.votes[learnt]
         task = Task(
             index=self.updates,

@@ -87,6 +87,8 @@ def _read(path: Path, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.uint8],
         images, samples = arrays["images"], parse_json(str(arrays["samples"]))
         if images.ndim != 4 or len(images) != len(samples):
             raise ValueError("images and samples do not match")
+        if images.dtype != np.uint8 or 0 in images.shape[1:]:
+            raise ValueError("images that are none")
         classes, tasks = len(result["class_names"]), len(result["accuracy_per_task"])
         for sample in samples:
             labels = [sample["settled"], sample["truth"], *sample["candidates"]]

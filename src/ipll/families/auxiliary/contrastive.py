@@ -49,6 +49,9 @@ class Contrastive(Component):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64, device=ctx.device))
 
     def begin_task(self) -> None:
+        if not self.ctx.task:  # quantiles of features, if any, are known only now
+            for own, current in zip(self.encoder.buffers(), self.ctx.network.buffers(), strict=True):
+                own.copy_(current)
         generator = self.ctx.generator("queue", self.ctx.task)
         fresh = torch.randn(self.keys.shape, generator=generator, device=self.ctx.device)
         self.keys.copy_(F.normalize(fresh, dim=1))

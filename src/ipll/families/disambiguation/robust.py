@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ipll.component import Context
+from ipll.component import Context, uniform_over
 from ipll.engine.state import part_of
 from ipll.families.side_by_side import Members
 from ipll.networks.network import Output
@@ -163,7 +163,9 @@ class HeldOut(nn.Module):
         self.prior = self.set_prior(slice(None), pool.candidates)
         self.confusion = self.confusion[:0, :0].clone()
         pool.candidates |= pool.p > 0.5
-        pool.p.mul_(pool.candidates).div_(pool.p.sum(dim=1, keepdim=True))
+        within = pool.p * pool.candidates
+        weight = within.sum(dim=1, keepdim=True)  # none where all of it is outside, and on no class more than half
+        pool.p.copy_(torch.where(weight > 0, within / weight, uniform_over(pool.candidates)))
 
 
 def misses_of(ctx: Context, rate: float, *, soft: bool) -> Misses | HeldOut | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.batches import view_names
-from ipll.component import FAMILIES, Batch, Component, Context, Phase, soft_cross_entropy
+from ipll.component import FAMILIES, ONE, Batch, Component, Context, Phase, soft_cross_entropy
 from ipll.engine.state import copy_state
 from ipll.families.retention.distillation import Distillation, DistillationSettings
 from ipll.networks.network import Output
@@ -90,6 +90,7 @@ class Boost(Component):
     """
 
     Settings = BoostSettings
+    needs = frozenset({ONE})
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)

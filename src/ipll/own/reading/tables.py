@@ -27,6 +27,7 @@ SIGNATURES = {
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
 }
+WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}  # bytes of a value, at least
 INDEX = ("Unnamed: 0", "__index_level_0__")  # how pandas calls an index that had no name
 
 
@@ -92,7 +93,7 @@ def check_names(table: Table, known: Collection[str], advice: str) -> None:
 def _read_parquet(path: Path, kind: str) -> Any:
     try:
         file = pq.ParquetFile(path)
-        _check_size(path, file.metadata)
+        check_size(path, file.metadata)
         table = file.read()
         table.validate(full=True)
         return table
@@ -104,13 +105,16 @@ def _read_parquet(path: Path, kind: str) -> Any:
         raise DataError(f"{path} {reason} ({said}). Write it again, or correct its ending.") from error
 
 
-def _check_size(path: Path, metadata: Any) -> None:
-    """A DataError where the rows could not be held: a few kilobytes can say that there are billions of them."""
-    least = metadata.num_rows * metadata.num_columns  # bytes, were each value but one of them
+def check_size(path: Path, metadata: Any) -> None:
+    """A DataError where the values could not be held: a few kilobytes can say that there are billions of them, in rows
+    or in the lists of one."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    least = sum(chunk.num_values * WIDTHS.get(chunk.physical_type, 1) for chunk in chunks)
     if least > memory_bytes():
         raise DataError(
-            f"{path} says that it has {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, more than this "
-            "machine's memory could hold. Write it again, or in several files."
+            f"{path} says that it has {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, {least:,} bytes "
+            "of values at least, more than this machine's memory could hold. Write it again, or in several files."
         )
 
 
