@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from ipll.engine import processes
 from ipll.engine.device import arithmetic
 from ipll.engine.placement import place
 from ipll.learner import Learner, Position
+from ipll.own import Model, from_arrays
 from ipll.progress import Plan, Silent
 
 pytestmark = [
@@ -203,3 +205,27 @@ def test_running_out_of_memory_says_what_helps() -> None:
             ipll.run("digits", device="cuda", **{"train.batch_size": 512, "model.backbone": "resnet18"})
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_networks_side_by_side_go_on_where_they_were_stopped(tmp_path: Path) -> None:
+    """Their folds are as long as the task, and lie on the device again."""
+    digits = load_source("digits")
+    truth = digits.train_labels[:400]
+    sets = np.eye(10, dtype=bool)[truth] | np.eye(10, dtype=bool)[(truth + 1) % 10]
+    features = digits.train_samples[:400].reshape(400, -1).astype(np.float32)
+    samples = from_arrays(features, sets, [str(c) for c in range(10)])
+
+    class Stop(Silent):
+        def epoch(self, position: Position, record: dict[str, Any]) -> None:
+            if position.epoch == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def fit(**more: Any) -> Model:
+        settings = {"train.epochs": 6, "augment.drop": 0.3, "model.inputs": "z-scores", "disambiguation.prior": 0.0}
+        return Model.fit(samples, device="cuda", settings=settings, pending=tmp_path / "pending", **more)
+
+    with pytest.raises(ipll.Interrupted, match="goes on from here"):
+        fit(reporter=Stop())
+    model = fit()
+    assert model.config.model.members > 1
+    assert (np.array(model.records.labels(model.names)).astype(int) == truth).mean() > 0.9
