@@ -121,6 +121,7 @@ def test_unknown_choices_suggest_the_nearest(refused: Refused, setting: str, sug
         ("stream.tasks=5.0", ["stream.tasks", "int", "5.0"]),
         ("memory.size=[200]", ["memory.size", "int", "[200]"]),
         ("data.source=3", ["data.source", "str", "3"]),
+        ("auxiliary.kinds=['consistency', 'consistency']", ["auxiliary.kinds", "'consistency' twice"]),
         ("auxiliary.kinds=consistency", ["auxiliary.kinds", "list", "'consistency'"]),
         ("train=5", ["'train'", "section", "use train.NAME="]),
         ("classifier=linear", ["'classifier'", "section", "use classifier.kind=linear"]),

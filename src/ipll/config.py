@@ -193,6 +193,8 @@ def _parts(family: str, values: Mapping[str, Any]) -> list[PartConfig]:
     kinds = values.get("kinds", [])
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise ConfigError(f"auxiliary.kinds takes a list of names, got {kinds!r}.")
+    if twice := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+        raise ConfigError(f"auxiliary.kinds names '{twice[0]}' twice: a loss counts once. Set its weight instead.")
     for name in values:
         if name != "kinds" and name not in kinds:
             raise ConfigError(f"auxiliary.{name} is set, but auxiliary.kinds is {list(kinds)}: add '{name}' to it.")

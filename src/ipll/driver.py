@@ -136,7 +136,7 @@ def stop_requests(
     if not listen or threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {int(n): signal.getsignal(n) or signal.SIG_DFL for n in (signal.SIGINT, signal.SIGTERM)}
     if getattr(previous[signal.SIGINT], "asked", False):  # before; its KeyboardInterrupt was lost, as in a destructor
         stop.ask(signal.SIGINT)
 

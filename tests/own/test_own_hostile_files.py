@@ -198,7 +198,7 @@ def test_a_configuration_that_is_no_text(content: bytes) -> None:
 
 def test_parquet_that_says_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"id": pa.array(["a"] * 1000), "features.x": pa.array([0.0] * 1000)}), "a.parquet")
-    monkeypatch.setattr("ipll.own.reading.tables.memory_bytes", lambda: 1000)
+    monkeypatch.setattr("ipll.engine.machine.memory", lambda: 1000)
     with pytest.raises(DataError, match="1,000 rows of 2 columns"):
         read_table("a.parquet", unlabelled=True)
 
@@ -207,7 +207,7 @@ def test_parquet_with_much_in_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are few; a list in one of them is long, and takes no room in the file."""
     pq.write_table(pa.table({"id": ["a"], "features": [[0.0] * 100_000]}), "a.parquet")
     assert Path("a.parquet").stat().st_size < 10_000
-    monkeypatch.setattr("ipll.own.reading.tables.memory_bytes", lambda: 100_000)
+    monkeypatch.setattr("ipll.engine.machine.memory", lambda: 100_000)
     with pytest.raises(DataError, match=r"1 rows of 2 columns, 800,\d+ bytes"):
         read_table("a.parquet", unlabelled=True)
     with pytest.raises(DataError, match=r"a\.parquet says that it has"):

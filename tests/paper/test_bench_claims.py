@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -260,3 +261,25 @@ def test_a_run_that_was_suspended_writes_nothing_when_it_wakes(
     assert out.strip() == "busy"
     assert snapshot(job.folder) == before
     assert result["epochs"] == 12
+
+
+def test_a_disk_that_is_full_at_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell was done: that its claim could not be released is no failure, and no descriptor is left open."""
+    claim = claims.take(tmp_path)
+    assert claim
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with claim:
+        monkeypatch.setattr(claims.Claim, "_write", raising(full))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(claim._descriptor)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        claims.take(tmp_path / "other")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail

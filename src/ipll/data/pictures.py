@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ipll.engine.cores import cores
+from ipll.engine.machine import cores
 from ipll.engine.regular import check_regular
 from ipll.errors import DataError
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import ipll
-from ipll.engine import processes
-from ipll.engine.cores import cores
+from ipll.engine import machine, processes
 from ipll.errors import ConfigError
 from ipll.settings import check_choice
 
@@ -134,7 +133,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
-        "cores": cores(),
+        "cores": machine.cores(),
         "processes": processes.count(),
     }
 
@@ -144,12 +143,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # PyTorch keeps what it had
         return torch.cuda.mem_get_info(device)[0] + unused
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # no Linux: take it that half is in use, or on Windows, that there is enough
-        known = hasattr(os, "sysconf")
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if known else sys.maxsize
+    return machine.free_memory()
 
 
 def peak_memory(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ipll.engine.cores import cores
+from ipll.engine.machine import cores
 from ipll.errors import ConfigError, RunError
 from ipll.messages import visible
 

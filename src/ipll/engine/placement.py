@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ipll.engine import processes
-from ipll.engine.cores import cores
 from ipll.engine.device import free_memory
+from ipll.engine.machine import cores
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.uint8] | npt.NDArray[np.float32]

@@ -35,11 +35,3 @@ def clear_link(path: Path) -> None:
         path.unlink()
     if path.exists():
         check_regular(path)
-
-
-def memory_bytes() -> int:
-    """-> the memory of this machine; where that cannot be told, more than any has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 2**62

@@ -13,6 +13,7 @@ from ipll.component import FAMILIES, Batch, Component, Context, Phase
 from ipll.engine.state import copy_state
 from ipll.families.retention.bic import Bic, BicSettings
 from ipll.networks.network import MASKED, Output
+from ipll.networks.norm import keep_folded
 from ipll.settings import setting
 
 
@@ -49,6 +50,9 @@ class Ancl(Bic):
             for part, companion in zip(self._models(), self.companions, strict=True):
                 copy_state(part, companion)
             self.targets_of_auxiliary = self.ctx.pool.p.clone()
+
+    def begin_epoch(self) -> None:
+        keep_folded(self.network)
 
     def trainable(self) -> Iterator[nn.Parameter]:
         """None in the main phase: the auxiliary network and the companions are trained in their own."""

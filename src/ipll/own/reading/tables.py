@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipll.engine.regular import check_regular, memory_bytes
+from ipll.engine import machine
+from ipll.engine.regular import check_regular
 from ipll.errors import DataError, suggest
 from ipll.own.reading.csv_files import read_csv
 from ipll.own.reading.json_files import read_json
@@ -111,7 +112,7 @@ def check_size(path: Path, metadata: Any) -> None:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
     least = sum(chunk.num_values * WIDTHS.get(chunk.physical_type, 1) for chunk in chunks)
-    if least > memory_bytes():
+    if least > machine.memory():
         raise DataError(
             f"{path} says that it has {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, {least:,} bytes "
             "of values at least, more than this machine's memory could hold. Write it again, or in several files."

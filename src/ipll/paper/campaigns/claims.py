@@ -115,7 +115,11 @@ class Claim:
         self._lock, self._checking = threading.Lock(), False
         self._end, self._lost, self._count = threading.Event(), False, 0
         self._beaten = _now()
-        self._write()
+        try:
+            self._write()
+        except OSError:
+            os.close(descriptor)
+            raise
         self._thread = threading.Thread(target=self._keep_beating, daemon=True)
         self._main = threading.current_thread() is threading.main_thread()
 
@@ -130,9 +134,13 @@ class Claim:
             signal.signal(signal.SIGCONT, self._before)
         self._end.set()
         self._thread.join()
-        if not self._lost:
-            self._write(released=True)
-        os.close(self._descriptor)
+        try:
+            if not self._lost:
+                self._write(released=True)
+        except OSError:
+            pass  # a full disk: the claim grows stale, and what was done stays done
+        finally:
+            os.close(self._descriptor)
 
     def check(self) -> None:
         """Raises ClaimLost unless the cell is still this process's. Cheap; to be called before anything is written."""

@@ -19,8 +19,8 @@ import torch
 
 import ipll
 from ipll.config import Config
-from ipll.engine.cores import cores
 from ipll.engine.device import find_device
+from ipll.engine.machine import cores
 from ipll.errors import RunError
 from ipll.paper.campaigns.executor import ATTEMPTS
 from ipll.paper.campaigns.worker import READY, Job, Outcome
