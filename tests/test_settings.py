@@ -18,7 +18,7 @@ from ipll.networks.network import ModelConfig
 from ipll.paper.summary import setting_rows
 from ipll.settings import Bounds, Choices, Section, build, describe, setting
 
-FREE = {"data.source", "data.through", "model.weights", "model.weights_sha256"}  # data, a network, a file, its digest
+FREE = {"data.source", "data.through", "model.weights", "model.weights_sha256", "stream.given"}  # names, files, digests
 WITH: dict[str, dict[str, Any]] = {"disambiguation.sharpness": {"soft": True}}  # what a setting is for
 
 MEMBERS = {

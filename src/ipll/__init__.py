@@ -9,6 +9,7 @@ from ipll.errors import ConfigError, DataError, Interrupted, IpllError, RunError
 
 if TYPE_CHECKING:
     from ipll.benchmark.run import resume, run
+    from ipll.benchmark.trained import Trained, load_learner
     from ipll.data.source import Source
     from ipll.data.sources import load_source
     from ipll.data.stream import Stream, StreamConfig, Task
@@ -29,7 +30,9 @@ __all__ = [
     "Stream",
     "StreamConfig",
     "Task",
+    "Trained",
     "__version__",
+    "load_learner",
     "load_source",
     "resume",
     "run",
@@ -43,6 +46,8 @@ LATER = {  # imported when they are asked for: torch takes a second or two, whic
     "Stream": "data.stream",
     "StreamConfig": "data.stream",
     "Task": "data.stream",
+    "Trained": "benchmark.trained",
+    "load_learner": "benchmark.trained",
     "load_source": "data.sources",
     "resume": "benchmark.run",
     "run": "benchmark.run",

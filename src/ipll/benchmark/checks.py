@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from ipll.config import Config
@@ -23,6 +26,12 @@ def check_networks(config: Config) -> None:
             )
     if package_of(config.model.weights):
         make_backbone(config.model, 3, config.seed)
+
+
+def check_stream(stream: object, overrides: Mapping[str, Any]) -> None:
+    """A stream of the user's own brings its settings."""
+    if stream is not None and (key := next((key for key in overrides if key.startswith("stream.")), None)):
+        raise ConfigError(f"{key} is set, but the stream is given, and nothing of it is drawn: leave one of them out.")
 
 
 def check_against(config: Config, source: Source) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ipll.benchmark.checks import check_against, check_networks, slow_notices
+from ipll.benchmark.checks import check_against, check_networks, check_stream, slow_notices
+from ipll.benchmark.given import as_given, sets_without_truth
 from ipll.benchmark.observer import Observer
 from ipll.config import Config, DataConfig, resolve
 from ipll.data.fingerprint import check_data, check_shared, fingerprint
@@ -41,6 +42,7 @@ def run(
     device: str = "auto",
     data_root: str | Path | None = None,
     config: str | Path | None = None,
+    stream: Stream | str | Path | None = None,
     plugins: Sequence[str | Path] = (),
     overwrite: bool = False,
     tensorboard: bool = False,
@@ -51,10 +53,12 @@ def run(
 
     `settings` are the command line's --set, either as {"train.epochs": 5} or as train__epochs=5. With `out`, the run
     is kept in that folder and can be stopped and resumed; without, nothing is written. `tensorboard` adds event files
-    to the folder. `plugins` are Python files that register parts and methods of their own.
+    to the folder. `plugins` are Python files that register parts and methods of their own. A `stream` of your own, or
+    its file, is learnt from as it is, in place of one that the settings draw.
     """
     load_plugins(plugins)
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    check_stream(stream, overrides)
     resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
     return run_config(
         resolved,
@@ -64,12 +68,14 @@ def run(
         overwrite=overwrite,
         tensorboard=tensorboard,
         reporter=reporter,
+        stream=stream,
     )
 
 
 def run_config(
     config: Config,
     *,
+    stream: Stream | str | Path | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     data_root: str | Path | None = None,
@@ -83,6 +89,7 @@ def run_config(
         first = processes.is_first()
         return _run(
             config,
+            stream=stream,
             out=out if first else None,
             device=chosen,
             data_root=data_root,
@@ -95,6 +102,7 @@ def run_config(
 def _run(
     config: Config,
     *,
+    stream: Stream | str | Path | None,
     out: str | Path | None,
     device: torch.device,
     data_root: str | Path | None,
@@ -112,7 +120,12 @@ def _run(
         check_free(Path(out), overwrite=overwrite)
     check_networks(config)
     source = load_data(config.data, data_root)
-    stream = Stream.build(source, config.stream, config.seed)
+    if stream is None:
+        stream = Stream.build(source, config.stream, config.seed)
+    else:
+        config, stream = as_given(stream, config, source)
+        if words := sets_without_truth(stream, source):
+            listener.note(words)
     check_against(config, source)
     folder = RunFolder.create(Path(out), overwrite=overwrite) if out is not None else None
     try:
@@ -229,6 +242,7 @@ class Execution:
         )
         self.observer = Observer(source, stream, device, config.data.residence)
         self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
+        self.environments = [describe(device)]  # of all who worked on the run, this process's last
         self.typical: list[float | None] = []  # median seconds of an epoch, of each task that is done
         self.position = Position(0)
         self.within = False  # does the position lie inside a task?
@@ -294,6 +308,7 @@ class Execution:
                 "observer": self.observer.state,
                 "spent": self.spent,
                 "typical": self.typical,
+                "environments": self.environments,
             }
             self.folder.save_checkpoint(self.learner.tensors(within=self.within), meta)
 
@@ -311,6 +326,8 @@ class Execution:
         self.position, self.within = Position(*found.meta["position"]), found.meta["within"]
         self.observer.state, self.spent = found.meta["observer"], found.meta["spent"]
         self.typical = found.meta["typical"]
+        earlier = found.meta.get("environments", [])  # an older version did not keep them
+        self.environments = [one for one in earlier if one != self.environments[-1]] + self.environments
         if self.position.task < len(self.stream):
             self.learner.restore(found.tensors, self._task(self.position.task), within=self.within)
 
@@ -327,7 +344,8 @@ class Execution:
             "epochs": self.config.train.epochs,
             "later_epochs": self.config.train.later_epochs,
             "config": self.config.to_table(),
-            "environment": describe(self.device),
+            "environment": self.environments[-1],
+            "earlier_environments": self.environments[:-1],
             "residence": self.observer.state["tasks"][-1].get("residence"),
             "seconds_per_epoch": train_seconds / max(self.spent["epochs"], 1),
             "median_seconds_per_epoch_per_task": self.typical,

@@ -37,6 +37,9 @@ def run(
     method: Method = "pgdr",
     set_: Set = None,
     config: ConfigFile = None,
+    stream: Annotated[
+        Path | None, typer.Option(help="A stream of your own, as `ipll stream --out` writes it; see docs/streams.md.")
+    ] = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/PRESET-METHOD-seedN.")] = None,
     device: Device = "auto",
@@ -51,6 +54,7 @@ def run(
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
     _share(processes)
+    from ipll.benchmark.checks import check_stream
     from ipll.benchmark.run import run_config
     from ipll.config import parse_overrides, resolve
     from ipll.plugins import load_plugins
@@ -64,9 +68,11 @@ def run(
         overrides["train.compile"] = "on" if compile_ else "off"
     if deterministic:
         overrides["train.deterministic"] = True
+    check_stream(stream, overrides)
     resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
     result = run_config(
         resolved,
+        stream=stream,
         out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",
         device=device,
         data_root=data_root,

@@ -53,6 +53,7 @@ class StreamConfig(Section, name="stream"):
     flip_scope: str = setting(
         "seen", "who can be flipped in: all 'seen' classes, or only the 'superclass'", choices=("seen", "superclass")
     )
+    given: str = setting("", "SHA-256 of a stream of your own (`ipll run --stream`), filled in when a run is made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,10 @@ class Stream:
     @classmethod
     def build(cls, source: Source, config: StreamConfig, seed: int) -> Stream:
         """Draws class order, blurry split and candidate sets, each from a generator of its own."""
+        if config.given:
+            raise ConfigError(
+                f"stream.given names a stream of your own ({config.given[:12]}...): give it, as --stream FILE."
+            )
         _check(source, config)
         births = _births(source, config, numpy_generator(seed, "class-order"))
         class_order = np.concatenate(births)
@@ -169,7 +174,7 @@ class Stream:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Writes an uncompressed npz of ARRAYS. It appears under `path` whole or not at all."""
         settings = asdict(self.config) | {"source": self.source_name, "classes_per_task": self.classes_per_task}
         arrays = {
@@ -184,11 +189,12 @@ class Stream:
             with temporary.open("wb") as file:  # a file, since a bare name would get an ending of numpy's choice
                 np.savez(file, **arrays)  # type: ignore[arg-type]
 
-        write_atomically(path, write)
+        write_atomically(Path(path), write)
 
     @classmethod
-    def load(cls, path: Path) -> Stream:
+    def load(cls, path: str | Path) -> Stream:
         """Reads what `save` wrote."""
+        path = Path(path)
         again = "Build the stream again and save it."
         try:
             arrays = read_npz(path.resolve(), ARRAYS)  # a user may name a link
@@ -206,7 +212,7 @@ class Stream:
             stream = cls(**arrays, seed=seed, config=StreamConfig(**settings), source_name=name, classes_per_task=sizes)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DataError(f"stream file {path}: its settings cannot be read ({error}). {again}") from error
-        if problem := _inconsistency(stream):
+        if problem := inconsistency(stream):
             raise DataError(f"stream file {path}: {problem}. {again}")
         return stream
 
@@ -263,8 +269,8 @@ def _missed(seen: Ints, share: float, rng: np.random.Generator) -> Mask:
     return missed
 
 
-def _inconsistency(stream: Stream) -> str | None:
-    """-> what does not fit together in a stream that was read from a file."""
+def inconsistency(stream: Stream) -> str | None:
+    """-> what does not fit together in a stream that was not drawn here."""
     order, task, candidates = stream.class_order, stream.task, stream.candidates
     kinds = [(array.dtype.name, array.ndim) for array in (order, task, candidates)]
     if kinds != [("int64", 1), ("int64", 1), ("bool", 2)] or candidates.shape != (len(task), len(order)):

@@ -81,7 +81,7 @@ def render(
     gallery = galleries.collect(runs)
     warnings = [*warnings, *gallery.warnings]
     settings = data.by_column([data.flat(group.runs[0].result["config"]) | {"seed": group.seeds} for group in groups])
-    environments = data.by_column([data.flat(run.result["environment"]) for run in runs])
+    environments = data.by_column([data.environment_rows(run.result) for run in runs])
     page = render_page(
         __package__,
         "report",

@@ -160,9 +160,10 @@ def _held_out(result: Mapping[str, Any]) -> str:
 
 def caution(groups: Sequence[Group]) -> str:
     """Why the groups cannot simply be compared; empty if they can."""
-    streams = [
-        json.dumps([{"validation": 0.0} | r["config"]["data"], r["config"]["stream"]], sort_keys=True)  # may be older
-        for r in (g.runs[0].result for g in groups)
+    configs = [g.runs[0].result["config"] for g in groups]
+    streams = [  # those of earlier versions lack a setting
+        json.dumps([{"validation": 0.0} | config["data"], {"given": ""} | config["stream"]], sort_keys=True)
+        for config in configs
     ]
     if len(set(streams)) > 1:
         return "These runs did not learn from the same stream: their data set or stream settings differ."
@@ -211,7 +212,8 @@ def _compared(
         f"blurry {stream['blurry']:g} % · {short_epochs(*_epochs(first))} epochs"
     )
     time = duration(float(np.mean([run.result["wall_seconds"] for run in runs])))
-    hardware = dict.fromkeys(str(run.result["environment"].get("hardware", NONE)) for run in runs)
+    environments = (one for r in runs for one in (*r.result.get("earlier_environments", ()), r.result["environment"]))
+    hardware = dict.fromkeys(str(one.get("hardware", NONE)) for one in environments)
     return Compared(name, group, setting if group else "", seeds, cells, time, ", ".join(hardware))
 
 
@@ -239,6 +241,17 @@ def timings(runs: Sequence[Run]) -> list[Row]:
         )
         for run in runs
     ]
+
+
+def environment_rows(result: Mapping[str, Any]) -> dict[str, str]:
+    """-> where a run ended; and where it was before, if anywhere else: in what that was different."""
+    last = flat(result["environment"])
+    rows = dict(last)
+    for number, earlier in enumerate(result.get("earlier_environments", []), 1):
+        other = flat(earlier)
+        different = [f"{key} {other.get(key, NONE)}" for key in {**last, **other} if other.get(key) != last.get(key)]
+        rows[f"before it was resumed ({number})"] = ", ".join(different)
+    return rows
 
 
 def flat(table: Mapping[str, Any], path: str = "") -> dict[str, str]:

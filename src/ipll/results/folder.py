@@ -113,7 +113,7 @@ class RunFolder:
 
     def facts(self) -> Mapping[str, Any]:
         """-> what the caller of `begin` gave; nothing of a run of an older version."""
-        return _manifest(self.path).facts
+        return read_facts(self.path)
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         if self._writing and self._writing.done():
@@ -225,6 +225,11 @@ def check_whole(path: Path) -> None:
             raise RunError(
                 f"{file}: cannot be read: {error.strerror or error}. Without it, start again with --overwrite."
             ) from None
+
+
+def read_facts(path: Path) -> Mapping[str, Any]:
+    """-> what the caller of `RunFolder.begin` gave; nothing of a run of an older version."""
+    return _manifest(path).facts
 
 
 class Manifest(NamedTuple):

@@ -113,6 +113,7 @@ def _optional(tasks: int) -> dict[str, Check]:
     return {
         **{per_task(name): _list_of(_percent_or_none, tasks) for name in LATER},
         "later_epochs": _is_count,
+        "earlier_environments": _list_of(_environment),
         "scored_on": lambda value: value in (TEST, VALIDATION),
     }
 
