@@ -188,9 +188,13 @@ def checkpoints(out: str) -> list[str]:
 
 def test_the_first_one_killed_is_told() -> None:
     with pytest.raises(
-        RunError, match=r"process 1 of 2 was ended by signal 9 \(out of memory\?\).* ipll resume FOLDER"
+        RunError, match=r"process 1 of 2 was ended by signal 9 \(out of memory\?\).* ipll resume runs/a"
     ):
-        launch(["-c", "import os, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\ntime.sleep(60)"], 2)
+        launch(
+            ["-c", "import os, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\ntime.sleep(60)"],
+            2,
+            "runs/a",
+        )
 
 
 def test_ended_by_a_signal_that_was_passed_on_it_ends_like_one_process() -> None:
@@ -304,7 +308,7 @@ def test_who_has_left_others_behind_ends_at_once(ends: str, status: int, abandon
 def test_a_number_that_is_asked_for_is_never_passed_over(
     environment: dict[str, str], told: int, main: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_launch, "launch", lambda command, processes: 5 + processes)
+    monkeypatch.setattr(own_launch, "launch", lambda command, processes, folder: 5 + processes)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     status, _, err = main("run", "digits", "--processes", "2")

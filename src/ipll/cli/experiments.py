@@ -53,7 +53,8 @@ def run(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
 ) -> None:
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
-    _share(processes)
+    out = out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}"
+    _share(processes, out)
     from ipll.benchmark.checks import check_stream
     from ipll.benchmark.run import run_config
     from ipll.config import parse_overrides, resolve
@@ -73,7 +74,7 @@ def run(
     result = run_config(
         resolved,
         stream=stream,
-        out=out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}",
+        out=out,
         device=device,
         data_root=data_root,
         overwrite=overwrite,
@@ -94,7 +95,7 @@ def resume(
 
     Its data are looked for where they were. Other data than it was begun with are refused.
     """
-    _share(processes)
+    _share(processes, folder)
     import ipll
     from ipll.progress import LiveProgress
 
@@ -116,15 +117,15 @@ def demo(
     say(f"\nThe report: {out / 'report.html'}")
 
 
-def _share(processes: int) -> None:
-    """Runs this very command in so many processes instead, unless this is one of them."""
+def _share(processes: int, folder: Path) -> None:
+    """Runs this very command in so many processes instead, unless this is one of them. `folder` is the run's."""
     from ipll.engine.launch import launch, wanted
 
     there = wanted()
     if there > 1 and processes not in (1, there):
         raise ConfigError(f"--processes {processes}: there are {there} already (WORLD_SIZE). Leave the option out.")
     if there == 1 and processes != 1:
-        raise typer.Exit(launch(["-m", "ipll", *sys.argv[1:]], processes))
+        raise typer.Exit(launch(["-m", "ipll", *sys.argv[1:]], processes, folder))
 
 
 def _show_result(result: Result) -> None:

@@ -22,7 +22,7 @@ LOOK = 0.1  # seconds between two looks at how they are
 FAREWELL = 3.0  # seconds in which the first process may tell of itself why it cannot go on
 CROWD = 4  # processes a core, for a try on a small machine; more only use up its memory
 TOLD = 2000  # characters of what a process said last
-GO_ON = "A run with a folder goes on from its last checkpoint: ipll resume FOLDER."
+GO_ON = "It goes on from its last checkpoint: ipll resume {}."
 
 abandoned = False  # has this process left the others behind who may wait for it on their GPUs? See `leave`
 
@@ -51,8 +51,9 @@ def leave(error: BaseException) -> None:
     os._exit(status if isinstance(status, int) else status is not None)
 
 
-def launch(command: Sequence[str], processes: int) -> int:
-    """Runs a command of Python's (`-m ipll run ...`) in so many processes -> the first one's exit status.
+def launch(command: Sequence[str], processes: int, folder: Path | str = "FOLDER") -> int:
+    """Runs a command of Python's (`-m ipll run ...`) in so many processes -> the first one's exit status. `folder` is
+    the run's.
 
     They end when this one does, also where it is killed: their standard input ends then.
 
@@ -63,8 +64,8 @@ def launch(command: Sequence[str], processes: int) -> int:
         raise ConfigError(f"--processes must be at least 1, got {processes}.")
     if processes > CROWD * cores():
         raise ConfigError(f"--processes {processes}: this machine has {cores()} cores, they would wait for each other.")
-    with tempfile.TemporaryDirectory(prefix="ipll-") as folder, ExitStack() as stack:
-        place, threads = Path(folder), max(1, cores() // processes)
+    with tempfile.TemporaryDirectory(prefix="ipll-") as meeting, ExitStack() as stack:
+        place, threads = Path(meeting), max(1, cores() // processes)
         workers: list[subprocess.Popen[bytes]] = []
         passed = stack.enter_context(_passed_on(workers))
         for rank in range(processes):
@@ -98,12 +99,12 @@ def launch(command: Sequence[str], processes: int) -> int:
             words = visible((place / f"said{rank}").read_text("utf-8", "replace").strip()[-TOLD:], keep="\n")
             raise RunError(
                 f"process {rank + 1} of {processes} ended with status {workers[rank].returncode}, and the others with "
-                f"it. {GO_ON} {'It said: ' + words if words else 'It said nothing.'}"
+                f"it. {GO_ON.format(folder)} {'It said: ' + words if words else 'It said nothing.'}"
             )
         if status is not None and status < 0:
             why = " (out of memory?)" if -status == signal.SIGKILL else ""
             lost = f"process 1 of {processes} was ended by signal {-status}{why}, and the others with it."
-            raise RunError(f"{lost} {GO_ON}")
+            raise RunError(f"{lost} {GO_ON.format(folder)}")
         return 1 if status is None else status
 
 
