@@ -34,6 +34,11 @@ def test_features_get_members_side_by_side_and_noise() -> None:
     assert 0 < small < large <= 0.1  # small batches diverge at a rate that large ones bear
 
 
+def test_many_classes_are_learnt_by_fewer_networks() -> None:
+    members = {k: chosen(kind="features", samples=8_000, classes=k)["model.members"] for k in (100, 200, 2_000, 5_000)}
+    assert members == {100: 10, 200: 10, 2_000: 4, 5_000: 2}
+
+
 def test_many_features_are_learnt_at_a_lower_rate() -> None:
     rates = {n: chosen(kind="features", channels=n)["train.lr"] for n in (10, 100, 400, 1600)}
     assert rates[10] == rates[100]

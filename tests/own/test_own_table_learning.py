@@ -24,7 +24,8 @@ from ipll.own.certainty import FLAGGED, cautious, twins
 from ipll.own.decisions import Decisions
 from ipll.own.defaults import BUDGET, Choice, reconfigure
 from ipll.own.records import Records
-from ipll.own.trials import HeldOut, Tried, _better, likelier, likelier_as_a_whole
+from ipll.own.stages import Stages
+from ipll.own.trials import TRIED, HeldOut, Tried, _better, likelier, likelier_as_a_whole, try_settings
 
 
 @cache
@@ -250,6 +251,19 @@ def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
     assert found is not None
     assert found.used in ("the linear head", "prototypes", "both")
     assert found.chosen <= max(found.head, found.prototypes)
+
+
+def test_too_many_classes_for_trials() -> None:
+    """They would take minutes each, and learn too little of each class to tell anything."""
+    sets = np.zeros((1600, 800), bool)
+    sets[np.arange(1600), np.arange(1600) % 800] = True
+    config = fitted().config
+    began: list[str] = []
+    stages = SimpleNamespace(begin=began.append)
+    found = try_settings(TRIED, config, X[:1600], sets, (), (), torch.device("cpu"), cast(Stages, stages))
+    assert [choice.value for choice in found] == [one.values[0] for one in TRIED]
+    assert "800 classes are too many for trials" in found[0].why
+    assert not began
 
 
 def test_the_first_value_that_is_not_clearly_worse_is_taken() -> None:

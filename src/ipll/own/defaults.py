@@ -25,9 +25,11 @@ REPLAYED = 20_000  # rows kept that each epoch of an update goes through, or as 
 METHODS = {"images": "pgdr/images", "features": "pgdr/tables"}  # where none is named
 AUTO = "auto"
 # Members, their folds and their hidden units, up to so many rows: what more of them gain shrinks with the rows, and
-# what they cost grows. Twenty members and ten folds gain a point on tables of 400 rows (results/own/members.json), but
-# where sets name classes that are yet to come, or with votes, they lose: on Lost twelve, on LabelMe two.
+# what they cost grows; from MANY_CLASSES on with the classes, too. Twenty members and ten folds gain a point on tables
+# of 400 rows (results/own/members.json), but where sets name classes that are yet to come, or with votes, they lose: on
+# Lost twelve, on LabelMe two.
 MEMBERS = ((20_000, (10, 5, 128)), (100_000, (4, 4, 128)), (math.inf, (2, 2, 64)))
+MANY_CLASSES = 200
 # Steps of training in one update, where epochs are within their bounds; of images on a CPU; of features.
 STEPS, STEPS_SLOW, STEPS_FEATURES = 1_200, 500, 1_600
 EPOCHS = (10, 100)
@@ -118,7 +120,8 @@ def _features(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
     why = "features: a linear path beside a hidden layer does not memorise them"
     yield Choice("model.backbone", "wide-deep", why)
     if given.get("model.backbone", "wide-deep") == "wide-deep":  # no other has members
-        members, folds, width = next(sizes for most, sizes in MEMBERS if facts.samples <= most)
+        cost = facts.samples * max(1.0, facts.classes / MANY_CLASSES)
+        members, folds, width = next(sizes for most, sizes in MEMBERS if cost <= most)
         yield Choice("model.members", members, f"networks side by side, for {facts.samples:,} samples")
         yield Choice(
             "model.folds", folds, "each of them leaves out a fold, on which all that is said of certainty rests"

@@ -26,6 +26,7 @@ from ipll.own.stages import Stages
 from ipll.rng import numpy_generator
 
 MEMBERS, WIDTH = 5, 128  # as many folds as members; they need not be good, only comparable
+CELLS = 1_000_000  # rows times classes of a trial, at most
 PRICE = 1.25  # times as surprising as without, labels within held-out sets may be with a prior
 TOLD = 0.4  # of what labels leave open about sets, the share that looks must tell for these to be left out together
 
@@ -121,14 +122,19 @@ def try_settings(
     order = numpy_generator(config.seed, "trials").permutation(len(samples))
     if not tried or len(order) < 2 * MEMBERS or not candidates.any(1).all():
         return ()
-    stages.begin(f"which settings, by trials on {max(len(order[: one.rows]) for one in tried):,} samples")
+    classes = candidates.shape[1]
+    if (room := CELLS // classes) < 2 * classes:
+        return tuple(
+            Choice(one.setting, one.values[0], f"{classes:,} classes are too many for trials") for one in tried
+        )
     model = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH, leave_out="samples")
     train = config.train
     config, found = replace(config, model=model, train=replace(train, compile="off", graphs="off")), []
     known: dict[tuple[str, int], HeldOut] = {}  # by the whole configuration: what was tried need not be tried again
     with cpu_threads(train.threads), arithmetic(deterministic=train.deterministic, device=device):
-        for one in tried:
-            rows = order[: one.rows]
+        for number, one in enumerate(tried, 1):
+            rows = order[: min(one.rows, room)]
+            stages.begin(f"which settings, by trials on {len(rows):,} samples: {number} of {len(tried)}")
             sets = candidates[rows][:, candidates[rows].any(0)]
             if sets.shape[1] < 2:
                 continue
