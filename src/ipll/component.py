@@ -242,7 +242,8 @@ class Component(nn.Module):
         self.settings = settings
 
     def build(self, ctx: Context) -> None:
-        """Once, when the method is put together and the network stands. Modules and buffers are made here."""
+        """Once, when the method is put together and the network stands. Modules and buffers are made here; first
+        weights that layers draw by themselves are decided by the seed."""
         self.ctx = ctx
 
     def hold_out(self) -> Tensor | None:
@@ -322,3 +323,9 @@ FAMILIES: dict[str, Registry[type[Component]]] = {
     for name in ("disambiguation", "separation", "auxiliary", "retention", "memory", "classifier", "update")
 }
 """Families in the order in which their members' hooks are called; prototypes stand between retention and memory."""
+
+
+def called(part: Component) -> str:
+    """-> what a part is called in messages, "retention 'wa'"; one that is no member of a family by its class."""
+    members = ((family, kind, cls) for family, registry in FAMILIES.items() for kind, cls in registry.members.items())
+    return next((f"{family} '{kind}'" for family, kind, cls in members if cls is type(part)), type(part).__name__)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.batches import begun, draws, training_rows
-from ipll.component import EMBED_CHUNK, Context, Draw, Phase
+from ipll.component import EMBED_CHUNK, Context, Draw, Phase, called
 from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine import processes
@@ -34,6 +34,7 @@ from ipll.networks.network import Network, compile_networks
 from ipll.networks.norm import keep_folded
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes
+from ipll.rng import seeded
 from ipll.step import Stepper
 from ipll.views.features import make_views
 
@@ -72,7 +73,7 @@ class Learner(nn.Module):
         super().__init__()
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
-        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix, beside(config.model))
+        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix, beside(config.model), config.seed)
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         graphs = use_graphs(train.graphs, ctx.device)
@@ -92,7 +93,8 @@ class Learner(nn.Module):
         owned = (self.memory, self.classifier, self.update)
         self.parts = nn.ModuleList(part for part in ctx.parts if part not in owned)  # each is in the state once
         for part in ctx.parts:
-            part.build(ctx)
+            with seeded(config.seed, "build", called(part), device=ctx.device):
+                part.build(ctx)
         if compiled:
             every = train.compile == "on"
             ctx.chunk = train.batch_size  # the shape that the teacher sees too
