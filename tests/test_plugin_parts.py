@@ -9,9 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import ipll
 from ipll.component import FAMILIES, Batch, Component, Context
 from ipll.config import resolve
 from ipll.data.sources import load_source
+from ipll.families.disambiguation import Disambiguation
+from ipll.families.disambiguation.proden import Proden
+from ipll.families.memory import Memory
 from ipll.learner import Learner
 from ipll.networks.network import Output
 from ipll.testing import check_method
@@ -67,3 +71,60 @@ def test_the_seed_decides_the_first_weights_of_its_layers(monkeypatch: pytest.Mo
 
 def test_layers_of_its_own_keep_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     check_method("proden+wa", **SHORT, **mine(monkeypatch, OwnLayers))
+
+
+# Soft targets
+
+
+class OneTensor(Proden):
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Any:
+        return super().targets(p, out, batch)[1]
+
+
+class Triple(Proden):
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Any:
+        return p, p, p
+
+
+class Classes(Proden):
+    """Labels in place of distributions."""
+
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Any:
+        return p, p.argmax(dim=1)
+
+
+class Silent(Proden):
+    def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> Any:
+        return None
+
+
+class Without(Disambiguation):
+    pass
+
+
+class OwnStart(Proden):
+    def begin_task(self) -> None:
+        self.started = True
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (OneTensor, r"^disambiguation 'mine': `targets` returned a tensor \[32, 10\]; it must return a pair, the soft"),
+        (Triple, r"^disambiguation 'mine': `targets` returned \(a tensor \[32, 10\], a tensor"),
+        (Classes, r"^disambiguation 'mine': `targets` returned \(a tensor \[32, 10\], a tensor \[32\]\); it must"),
+        (Silent, r"^disambiguation 'mine': `targets` returned None, and no other part decides: it must return a pair"),
+        (Without, r"^disambiguation 'mine' has no targets, which every member of its family must have: define it"),
+        (OwnStart, r"^disambiguation 'mine' has not started the soft targets of task 1: .*super\(\)\.begin_task\(\)"),
+    ],
+)
+def test_soft_targets_that_are_none(
+    part: type[Component], says: str, monkeypatch: pytest.MonkeyPatch, quick: dict[str, Any]
+) -> None:
+    with pytest.raises(ipll.RunError, match=says):
+        ipll.run("digits", "proden", **quick, **mine(monkeypatch, part, "disambiguation"))
+
+
+def test_a_memory_that_chooses_nothing_to_keep(monkeypatch: pytest.MonkeyPatch, quick: dict[str, Any]) -> None:
+    with pytest.raises(ipll.RunError, match=r"^memory 'mine' has no select"):
+        ipll.run("digits", "pgdr", **quick, **mine(monkeypatch, type("Mine", (Memory,), {}), "memory"))

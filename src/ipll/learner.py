@@ -190,6 +190,16 @@ class Learner(nn.Module):
         for part in self.ctx.parts:
             self.ctx.check_stop()
             part.begin_task()
+        self._check_started()
+
+    def _check_started(self) -> None:
+        """A disambiguation that starts no targets would learn nothing from its own term, and look as if it did."""
+        if not self.ctx.pool.p.any(dim=1).all():
+            raise RunError(
+                f"disambiguation '{self.config.part('disambiguation').kind}' has not started the soft targets of task "
+                f"{self.ctx.task + 1}: there are samples of the pool without any. Its `begin_task` must call "
+                "super().begin_task(), or fill ctx.pool.p with distributions over the candidate sets."
+            )
 
     def _set_task(self, task: Task) -> None:
         ctx, device = self.ctx, self.ctx.device

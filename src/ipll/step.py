@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from ipll.batches import view_names
-from ipll.component import Batch, Context, Draw, Phase
+from ipll.component import Batch, Component, Context, Draw, Phase, called
 from ipll.engine.graphs import Plain
+from ipll.engine.state import part_of
+from ipll.errors import RunError
+from ipll.families.disambiguation import Disambiguation
 from ipll.families.update import Update
 from ipll.networks.network import Output
+
+PAIR = "a pair, the soft targets to use and those to store, each like p [n, capacity]"
 
 
 class Stepper:
@@ -83,8 +88,12 @@ class Stepper:
         for part in phase.parts:
             batch.candidates = part.limit(batch.candidates, batch)
         for part in phase.parts:
-            if decided := part.targets(batch.p, out, batch):
-                batch.targets, batch.store = decided
+            if (decided := part.targets(batch.p, out, batch)) is not None:
+                batch.targets, batch.store = _pair(part, decided, batch.p)
+        if batch.targets is None:
+            deciding = part_of(phase.parts, Disambiguation)
+            who = called(deciding) if deciding else "the disambiguation"
+            raise RunError(f"{who}: `targets` returned None, and no other part decides: it must return {PAIR}.")
 
     @torch.no_grad()
     def after(self, phase: Phase, batch: Batch, out: dict[str, Output]) -> None:
@@ -105,3 +114,19 @@ class Stepper:
                     terms[name] = weight * terms[name]
         total = torch.stack(list(terms.values())).sum()
         return total, terms | {"total": total}
+
+
+def _pair(part: Component, decided: object, p: Tensor) -> tuple[Tensor, Tensor]:
+    """-> what a part's `targets` returned, where that is a pair as it should be."""
+    match decided:
+        case (Tensor(shape=p.shape) as used, Tensor(shape=p.shape) as stored):
+            return used, stored
+    raise RunError(f"{called(part)}: `targets` returned {_in_words(decided)}; it must return {PAIR}, or None.")
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_in_words, value))})"
+    return repr(value)
