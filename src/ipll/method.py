@@ -161,5 +161,17 @@ def assemble(
 
 def _make(part: PartConfig, seed: int) -> Component:
     """Layers that a part makes for itself draw their weights from the global generator: the seed decides them too."""
-    with seeded(seed, "part", part.family, part.kind):
-        return FAMILIES[part.family][part.kind](part.settings)
+    reason: Exception | None = None
+    try:
+        with seeded(seed, "part", part.family, part.kind):
+            made = FAMILIES[part.family][part.kind](part.settings)
+        if {"_modules", "settings"} <= vars(made).keys():
+            return made
+    except (AttributeError, TypeError) as error:
+        if "__init__()" not in str(error):  # of which these tell who calls it otherwise than they should
+            raise
+        reason = error
+    raise ConfigError(
+        f"{part.family} '{part.kind}' cannot be made{f' ({reason})' if reason else ''}: its __init__ must take its "
+        "settings alone, and begin with super().__init__(settings)."
+    ) from reason
