@@ -197,7 +197,7 @@ class Stream:
         path = Path(path)
         again = "Build the stream again and save it."
         try:
-            arrays = read_npz(Path(path).resolve(), ARRAYS)  # a user may name a link
+            arrays = read_npz(path.resolve(), ARRAYS)  # a user may name a link
         except FileNotFoundError:
             raise DataError(f"there is no stream file {path}.") from None
         except (OSError, ValueError) as error:
@@ -230,6 +230,11 @@ def _check(source: Source, config: StreamConfig) -> None:
         raise ConfigError(
             f"stream.tasks is {config.tasks}, but '{source.name}' has {most} {what}: choose at most {most}."
         )
+    check_classes(source)
+
+
+def check_classes(source: Source) -> None:
+    """Every class is learnt and scored: without test samples a task might have no accuracy at all."""
     if (empty := _empty_class(source, source.train_labels)) is not None:
         raise DataError(f"class '{empty}' of '{source.name}' has no training samples: leave it out of the classes.")
     if (empty := _empty_class(source, source.test_labels)) is not None:
