@@ -20,6 +20,7 @@ import ipll.step
 from ipll.component import FAMILIES, Batch, Component, Context
 from ipll.data.sources import load_source
 from ipll.data.sources.digits import SCALE
+from ipll.errors import RunError
 from ipll.families.classifier import LinearClassifier
 from ipll.families.classifier.exemplar_means import ExemplarMeans
 from ipll.families.classifier.prototypes import PrototypeClassifier
@@ -238,7 +239,6 @@ def test_the_unbroken_method_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         (Prototypes, "end_task", "pgdr", r"learns: after task 1"),
         (ExemplarMeans, "end_task", "proden+icarl", r"learns: after task 1"),
         (Memory, "end_task", "pgdr", r"memory: task 1 keeps no sample"),
-        (Disambiguation, "begin_task", "pgdr", r"targets: task 1: .* do not sum to 1"),
     ],
 )
 def test_part_without_a_hook(
@@ -249,6 +249,19 @@ def test_part_without_a_hook(
         check_method(method, **SHORT)
 
 
+def test_targets_that_nobody_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run goes on like that, a trial neither; whether the part lacks the hook or the loop does not call it."""
+    says = r"^disambiguation 'pgdr' has not started the soft targets of task 1: .*super\(\)\.begin_task\(\)"
+    with monkeypatch.context() as patch:
+        patch.setattr(Disambiguation, "begin_task", Component.begin_task)
+        with pytest.raises(RunError, match=says):
+            check_method("pgdr", **SHORT)
+    text = Path(ipll.learner.__file__).read_text().replace("part.begin_task()", "pass")
+    monkeypatch.setattr("ipll.testing.Learner", _compiled(text).Learner)
+    with pytest.raises(RunError, match=says):
+        check_method("pgdr", **SHORT)
+
+
 # Training loops that do not call a hook
 
 
@@ -257,7 +270,6 @@ def test_part_without_a_hook(
     [
         ("part.hold_out()", "None", "proden+bic", r"hooks: Bic\.hold_out is never called"),
         ("part.phases()", "()", "proden+ancl", r"hooks: Ancl\.phases is never called"),
-        ("part.begin_task()", "pass", "pgdr", r"targets: task 1"),
         ("part.begin_epoch()", "pass", "pgdr", r"hooks: Pgdr\.begin_epoch is never called"),
         ("part.end_epoch()", "pass", "pgdr", r"hooks: Pgdr\.end_epoch is never called"),
         ("part.end_task()", "pass", "pgdr", r"memory: task 1 keeps no sample"),

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import ipll
-from ipll.component import FAMILIES
+from ipll.component import FAMILIES, Batch, uniform_over
 from ipll.config import resolve
 from ipll.errors import ConfigError
 from ipll.method import method_table
+from ipll.networks.network import Output
 from ipll.plugins import load_plugins, loaded_files
+from ipll.testing import check_method
 
 SMALL = """
 from ipll.component import FAMILIES, Component
@@ -52,11 +55,11 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def walk_through(tmp_path: Path, root: Path) -> Path:
-    """fd.py, and its tests beside it, as they stand in the page."""
+    """fd.py, its tests and cc.py beside it, as they stand in the page."""
     page = (root / "docs" / "adding_a_method.md").read_text()
-    plugin, tests = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "test_fd.py").write_text(tests)
-    (tmp_path / "fd.py").write_text(plugin)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for name, text in zip(("fd.py", "cc.py", "test_fd.py"), blocks, strict=True):
+        (tmp_path / name).write_text(text)
     return tmp_path / "fd.py"
 
 
@@ -111,6 +114,29 @@ def test_the_tests_of_the_walk_through(walk_through: Path, root: Path) -> None:
     done = subprocess.run(command, env=environment, cwd=walk_through.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+def test_the_disambiguation_of_the_page_keeps_the_contract(walk_through: Path) -> None:
+    check_method("cc+wa", plugins=[walk_through.with_name("cc.py")])
+
+
+def test_the_disambiguation_of_the_page_descends_its_loss(walk_through: Path) -> None:
+    """Cross-entropy with its targets has the gradient of - log sum_{j in S_i} f_j(x_i), as the page says."""
+    load_plugins([walk_through.with_name("cc.py")])
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    sets = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 1]]).bool()
+    wanted = torch.zeros_like(logits)
+    for i in range(5):
+        (gradient,) = torch.autograd.grad(-logits.softmax(dim=1)[i][sets[i]].sum().log() / 5, logits)
+        wanted += gradient
+    out = {"weak": Output(logits, logits, logits, logits[:, :0])}
+    batch = Batch(torch.arange(5), sets, uniform_over(sets), torch.zeros(5, dtype=torch.bool), {})
+    cc: Any = FAMILIES["disambiguation"]["cc"](None)
+    with torch.no_grad():
+        used, stored = cc.targets(batch.p, out, batch)
+    (found,) = torch.autograd.grad(cc.losses(out, used, batch)["ce"], logits)
+    torch.testing.assert_close(found, wanted)
+    assert torch.equal(used, stored)
 
 
 # What a run keeps
@@ -285,6 +311,9 @@ def test_a_broken_plugin_of_an_installed_package(
 # Refusals
 
 AGAIN = 'from ipll.component import FAMILIES, Component\n\nFAMILIES["retention"].register("wa")(Component)\n'
+BASELESS = (
+    "from ipll.component import FAMILIES, Component\n\n\n@FAMILIES['{}'].register('x')\nclass X(Component):\n    pass\n"
+)
 METHOD = "from ipll.method import register_method\n\n\nregister_method({}, doc='')\n"
 
 
@@ -298,6 +327,17 @@ METHOD = "from ipll.method import register_method\n\n\nregister_method({}, doc='
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("import no_such_module\n", "line 1: ModuleNotFoundError: No module named 'no_such_module'"),
         (AGAIN, "line 3: retention 'wa' is registered twice."),
+        (
+            BASELESS.format("disambiguation"),
+            "line 4: disambiguation 'x' is not made of the family's base: write class X(Disambiguation), after from "
+            "ipll.families.disambiguation import Disambiguation.",
+        ),
+        (BASELESS.format("memory"), "line 4: memory 'x' is not made of the family's base: write class X(Memory)"),
+        (BASELESS.format("separation"), "line 4: separation 'x' is not made of the family's base"),
+        (
+            "from ipll.component import FAMILIES\n\nFAMILIES['retention'].register('x')(lambda settings: None)\n",
+            "line 3: retention 'x' is not made of the family's base",
+        ),
         (METHOD.format("'pgdr', {}, base='proden'"), "line 4: method 'pgdr' is there already"),
         (METHOD.format("'x', {}, base='prodne'"), "line 4: unknown method 'prodne'. Did you mean 'proden'?"),
         (METHOD.format("'x', {'retention': 'wa'}"), "line 4: method 'x' names no disambiguation"),

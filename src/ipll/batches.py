@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from ipll.component import Context, Draw, Phase
+from ipll.component import Component, Context, Draw, Phase, called
+from ipll.errors import RunError
 
 T = TypeVar("T")
 
@@ -37,9 +38,42 @@ def draws(ctx: Context, phase: Phase, order: Tensor, epoch: int, first: int) -> 
         for step in range(len(rows)):
             draw = Draw(rows[step], {name: view[step] for name, view in split.items()})
             for part in phase.parts:
-                part.inputs(draw, generator)
+                _ask(part, draw, generator)
+            if missing := [name for name in names if name not in draw.views]:
+                raise _view_not_made(phase, missing[0])
             if chunk * steps + step >= first:
                 yield draw
+
+
+def _ask(part: Component, draw: Draw, generator: torch.Generator) -> None:
+    try:
+        part.inputs(draw, generator)
+    except KeyError as error:
+        if told := view_not_asked_for(part, error, draw.views):
+            raise told from error
+        raise
+
+
+def view_not_asked_for(part: Component, error: KeyError, views: Mapping[str, Tensor]) -> RunError | None:
+    """-> what to tell whoever wrote a part that looks for a view it has not asked for; None where it is another key."""
+    name = error.args[0] if error.args else None
+    through = f"views = ('{name}',) lets it go through the network, for out['{name}']"
+    if name in views:
+        return RunError(f"{called(part)}: the view '{name}' does not go through the network. In its class, {through}.")
+    if name == "strong":
+        return RunError(
+            f"{called(part)} looks for the strong view and has not asked for it. In its class, {through}; "
+            "needs = frozenset({'strong view'}) has it made only, for batch.views['strong']."
+        )
+    return None
+
+
+def _view_not_made(phase: Phase, name: str) -> RunError:
+    part = next(part for part in phase.parts if name in part.views)
+    return RunError(
+        f"{called(part)}: its views = {part.views!r} name '{name}', which no part makes. Views are a tuple of names; "
+        f"'weak' and 'strong' are there, any other one is made in `inputs`: draw.views['{name}'] = ..."
+    )
 
 
 def begun(items: Iterator[T]) -> Iterator[T]:

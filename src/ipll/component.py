@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.engine.placement import Resident, SampleStore
+from ipll.errors import RunError
 from ipll.networks.network import Network
 from ipll.networks.network import Output as Output  # plugins find it here
 from ipll.networks.norm import folded_meanwhile
@@ -242,7 +243,8 @@ class Component(nn.Module):
         self.settings = settings
 
     def build(self, ctx: Context) -> None:
-        """Once, when the method is put together and the network stands. Modules and buffers are made here."""
+        """Once, when the method is put together and the network stands. Modules and buffers are made here; first
+        weights that layers draw by themselves are decided by the seed."""
         self.ctx = ctx
 
     def hold_out(self) -> Tensor | None:
@@ -318,7 +320,19 @@ class Component(nn.Module):
 
 
 FAMILIES: dict[str, Registry[type[Component]]] = {
-    name: Registry(name)
+    name: Registry(name, Component)
     for name in ("disambiguation", "separation", "auxiliary", "retention", "memory", "classifier", "update")
 }
-"""Families in the order in which their members' hooks are called; prototypes stand between retention and memory."""
+"""Families in the order in which their members' hooks are called; prototypes stand between retention and memory. Those
+with a base of their own say so at their door."""
+
+
+def called(part: Component) -> str:
+    """-> what a part is called in messages, "retention 'wa'"; one that is no member of a family by its class."""
+    members = ((family, kind, cls) for family, registry in FAMILIES.items() for kind, cls in registry.members.items())
+    return next((f"{family} '{kind}'" for family, kind, cls in members if cls is type(part)), type(part).__name__)
+
+
+def lacking(part: Component, hook: str) -> RunError:
+    """-> the error where a member lacks what its family's base leaves to it."""
+    return RunError(f"{called(part)} has no {hook}, which every member of its family must have: define it.")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ipll.batches import begun, draws, training_rows
-from ipll.component import EMBED_CHUNK, Context, Draw, Phase
+from ipll.component import EMBED_CHUNK, Component, Context, Draw, Phase, called
 from ipll.config import Config
 from ipll.data.stream import Task
 from ipll.engine import processes
@@ -23,7 +23,7 @@ from ipll.engine.device import channels_last, read_async, use_bf16, use_compile,
 from ipll.engine.graphs import Plain, Replay
 from ipll.engine.placement import SampleStore
 from ipll.engine.state import LearnerState, Tensors, between_tasks, copy_state, load_tensors, part_of
-from ipll.errors import RunError
+from ipll.errors import ConfigError, RunError
 from ipll.families.classifier import Classifier
 from ipll.families.memory import Memory
 from ipll.families.separation import Separation
@@ -34,6 +34,7 @@ from ipll.networks.network import Network, compile_networks
 from ipll.networks.norm import keep_folded
 from ipll.pool import Pool
 from ipll.prototypes import Prototypes
+from ipll.rng import seeded
 from ipll.step import Stepper
 from ipll.views.features import make_views
 
@@ -72,7 +73,7 @@ class Learner(nn.Module):
         super().__init__()
         self.config, train = config, config.train
         self.ctx = ctx = Context(config.seed, classes, torch.device(device))
-        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix, beside(config.model))
+        ctx.parts = assemble(config.parts, config.prototypes, config.augment.cutmix, beside(config.model), config.seed)
         project = any("projection" in part.needs for part in ctx.parts)
         bf16, compiled = use_bf16(train.precision, ctx.device), use_compile(train.compile, ctx.device)
         graphs = use_graphs(train.graphs, ctx.device)
@@ -92,7 +93,8 @@ class Learner(nn.Module):
         owned = (self.memory, self.classifier, self.update)
         self.parts = nn.ModuleList(part for part in ctx.parts if part not in owned)  # each is in the state once
         for part in ctx.parts:
-            part.build(ctx)
+            with seeded(config.seed, "build", called(part), device=ctx.device):
+                _build(part, ctx)
         if compiled:
             every = train.compile == "on"
             ctx.chunk = train.batch_size  # the shape that the teacher sees too
@@ -172,11 +174,22 @@ class Learner(nn.Module):
         return draws(ctx, phase, order, epoch, first)
 
     def _check_losses(self, epoch: int) -> None:
-        if not math.isfinite(self.losses["total"]):
-            raise RunError(
-                f"training diverged: the loss of task {self.ctx.task + 1}, epoch {epoch + 1} is not finite. "
-                f"Try a smaller learning rate (--set train.lr={self.config.train.lr / 10:g})."
-            )
+        if math.isfinite(self.losses["total"]):
+            return
+        terms = {name: math.isfinite(value) for name, value in self.losses.items() if name != "total"}
+        first = [self._term(name) for name, finite in terms.items() if not finite]
+        smaller = f"a smaller learning rate (--set train.lr={self.config.train.lr / 10:g})"
+        hint = f"Try {smaller}."
+        if 0 < len(first) < len(terms):
+            hint = f"At first it was only {', '.join(first)}: look there for a division by 0, or try {smaller}."
+        raise RunError(
+            f"training diverged: the loss of task {self.ctx.task + 1}, epoch {epoch + 1} is not finite. {hint}"
+        )
+
+    def _term(self, name: str) -> str:
+        """-> a term in words, with the part that adds it, where a step was taken since the run was resumed."""
+        part = self.stepper.added.get(name)
+        return f"'{name}' of {called(part)}" if part else f"'{name}'"
 
     def _begin_task(self, task: Task) -> None:
         self._set_task(task)
@@ -188,6 +201,16 @@ class Learner(nn.Module):
         for part in self.ctx.parts:
             self.ctx.check_stop()
             part.begin_task()
+        self._check_started()
+
+    def _check_started(self) -> None:
+        """A disambiguation that starts no targets would learn nothing from its own term, and look as if it did."""
+        if not self.ctx.pool.p.any(dim=1).all():
+            raise RunError(
+                f"disambiguation '{self.config.part('disambiguation').kind}' has not started the soft targets of task "
+                f"{self.ctx.task + 1}: there are samples of the pool without any. Its `begin_task` must call "
+                "super().begin_task(), or fill ctx.pool.p with distributions over the candidate sets."
+            )
 
     def _set_task(self, task: Task) -> None:
         ctx, device = self.ctx, self.ctx.device
@@ -241,3 +264,16 @@ class Learner(nn.Module):
             self._set_task(task)
             for name, tensor in self.ctx.pool.state().items():
                 tensor.copy_(state.pool[name])
+
+
+def _build(part: Component, ctx: Context) -> None:
+    """Refuses a part that knows no context in the end: it would fail somewhere else, later."""
+    reason: AttributeError | None = None
+    try:
+        part.build(ctx)
+    except AttributeError as error:
+        if "ctx" in vars(part):
+            raise
+        reason = error
+    if "ctx" not in vars(part):
+        raise ConfigError(f"{called(part)}: its `build` does not begin with super().build(ctx).") from reason

@@ -17,6 +17,7 @@ from ipll.families.auxiliary.cutmix import CutMix
 from ipll.networks.network import HEADS
 from ipll.prototypes import Prototypes, PrototypeSettings
 from ipll.registry import Registry
+from ipll.rng import seeded
 
 load_members()
 
@@ -144,14 +145,33 @@ def assemble(
     prototypes: PrototypeSettings,
     cutmix: float = 0.0,
     beside: tuple[Component, ...] = (),
+    seed: int = 0,
 ) -> tuple[Component, ...]:
     """-> the method's components, in the order in which their hooks are called. Prototypes join where a part needs
     them, behind the auxiliary losses CutMix where it has a weight; before all, what the network itself brings
     (`beside`)."""
-    made = [FAMILIES[part.family][part.kind](part.settings) for part in parts]
+    made = [_make(part, seed) for part in parts]
     families = [part.family for part in parts]
     if any("prototypes" in part.needs for part in made):
         made.insert(families.index("memory"), Prototypes(prototypes))
     if cutmix:
         made.insert(families.index("retention"), CutMix(cutmix))
     return (*beside, *made)
+
+
+def _make(part: PartConfig, seed: int) -> Component:
+    """Layers that a part makes for itself draw their weights from the global generator: the seed decides them too."""
+    reason: Exception | None = None
+    try:
+        with seeded(seed, "part", part.family, part.kind):
+            made = FAMILIES[part.family][part.kind](part.settings)
+        if {"_modules", "settings"} <= vars(made).keys():
+            return made
+    except (AttributeError, TypeError) as error:
+        if "__init__()" not in str(error):  # of which these tell who calls it otherwise than they should
+            raise
+        reason = error
+    raise ConfigError(
+        f"{part.family} '{part.kind}' cannot be made{f' ({reason})' if reason else ''}: its __init__ must take its "
+        "settings alone, and begin with super().__init__(settings)."
+    ) from reason

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ import torch
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from ipll.component import Batch, Component, Phase
+from ipll.component import FAMILIES, Batch, Component, Phase, called
 from ipll.config import Config, resolve
 from ipll.data.sources import SOURCES, Source, SourceLoader, load_source
 from ipll.data.stream import Stream, Task
 from ipll.engine.device import cpu_threads
+from ipll.errors import nearest
 from ipll.learner import Learner, Position
 from ipll.plugins import load_plugins
 from ipll.rng import numpy_generator
@@ -39,12 +41,17 @@ SETTINGS = {"stream.tasks": 3, "train.epochs": 2, "train.batch_size": 32, "memor
 SEED = 1
 HOOKS = [name for name, hook in vars(Component).items() if inspect.isfunction(hook) and name[0] != "_"]
 ERRORS = 3  # standard errors above chance that count as learnt
+ALIKE = 0.75  # from which on two names are alike: 'loss' and 'losses' have 0.8
+TERMS = frozenset(
+    {"ce", "cr", "kd", "kd_auxiliary", "contrastive", "kl", "cutmix", "alone", "compress", "routed", "independence"}
+)  # what parts of the package add: a part may weigh them whether they are there or not
 
 Held = dict[Hashable, list[dict[str, float]]]  # by stage: the numbers of the context and of each part
 
 
 def check_method(name: str, *, plugins: Iterable[str | Path] = (), **settings: Any) -> None:
-    """Runs every check on a named method; an AssertionError says which promise is broken, and where.
+    """Runs every check on a named method; an AssertionError says which promise is broken, and where. What no run would
+    take, such as a loss that is not reduced, is refused as in a run.
 
     `settings` are those of `ipll.benchmark.run`: check_method("pgdr", **{"update.kind": "c-flat"}).
     """
@@ -104,7 +111,8 @@ class Observed:
 def observe(trial: Trial) -> Observed:
     """Trains without interruption, with a look at the learner after every step and every task."""
     learner, positions = trial.learner(), []
-    called = _count_calls(learner)
+    check_names(learner)
+    calls = _count_calls(learner)
     for t in range(len(trial.stream)):
         for position in learner.fit(trial.task(t)):
             positions.append(position)
@@ -114,7 +122,8 @@ def observe(trial: Trial) -> Observed:
         check_predictions(trial, learner)
         if t in (0, len(trial.stream) - 1):
             check_learns(trial, learner)
-    check_hooks(learner, called)
+    check_hooks(learner, calls)
+    check_weights(learner)
     return Observed(_copy(learner), positions)
 
 
@@ -181,11 +190,35 @@ def check_learns(trial: Trial, learner: Learner) -> None:
 # What holds for a whole run
 
 
-def check_hooks(learner: Learner, called: set[tuple[Component, str]]) -> None:
+def check_names(learner: Learner) -> None:
+    """Every part overrides a hook, and has none that only looks like one."""
+    for part in learner.ctx.parts:
+        if type(part) is Component:  # the member that does nothing
+            continue
+        hooks, own = _methods_of_part(part)
+        for name in sorted(own - hooks):
+            near = get_close_matches(name, sorted(hooks - own), n=1, cutoff=ALIKE)
+            assert not near, f"hooks: {called(part)} has '{name}', which nothing calls. Did you mean '{near[0]}'?"
+        assert own & hooks, f"hooks: {called(part)} overrides none, so it changes nothing. Hooks: {', '.join(HOOKS)}"
+
+
+def check_weights(learner: Learner) -> None:
+    """What a part weighs is there; a part that has added nothing yet may do so later, in longer training."""
+    added = learner.stepper.added
+    for part in learner.ctx.parts:
+        waits = type(part).losses is not Component.losses and part not in added.values()
+        for name in () if waits else type(part).weights(part):
+            assert name in TERMS.union(added), (
+                f"weights: {called(part)} weighs '{name}', which no part has added.{nearest(name, added)} Added: "
+                f"{', '.join(added)}. Comes it later? Check with more epochs: check_method(..., train__epochs=9)"
+            )
+
+
+def check_hooks(learner: Learner, calls: set[tuple[Component, str]]) -> None:
     """Every hook that a part overrides is called."""
     for part in learner.ctx.parts:
         for hook in _overridden(part):
-            assert (part, hook) in called, f"hooks: {type(part).__name__}.{hook} is never called"
+            assert (part, hook) in calls, f"hooks: {type(part).__name__}.{hook} is never called"
 
 
 def check_repeats(trial: Trial, observed: Observed) -> None:
@@ -297,20 +330,34 @@ def _check_distributions(what: str, p: Tensor, candidates: Tensor) -> None:
     assert worst < 1e-4, f"targets: {what} do not sum to 1, but are {worst:.2g} off"
 
 
+def _methods_of_part(part: Component) -> tuple[set[str], set[str]]:
+    """-> the hooks of the base of its family, and the public methods that it has besides or in place of them."""
+    bases = [registry.base or Component for registry in FAMILIES.values()]
+    base = next((base for base in bases if base is not Component and isinstance(part, base)), Component)
+    behind = base.__mro__[: base.__mro__.index(Component) + 1]
+    own = type(part).__mro__[: type(part).__mro__.index(base)]
+    return _methods(behind), _methods(own)
+
+
+def _methods(classes: tuple[type, ...]) -> set[str]:
+    every = (item for cls in classes for item in vars(cls).items())
+    return {name for name, method in every if inspect.isfunction(method) and name[0] != "_"}
+
+
 def _overridden(part: Component) -> Iterator[str]:
     return (hook for hook in HOOKS if getattr(type(part), hook) is not getattr(Component, hook))
 
 
 def _count_calls(learner: Learner) -> set[tuple[Component, str]]:
     """-> a set that fills with the parts and hooks that are called from now on."""
-    called: set[tuple[Component, str]] = {(part, "build") for part in learner.ctx.parts}
+    calls: set[tuple[Component, str]] = {(part, "build") for part in learner.ctx.parts}
 
     def counted(part: Component, hook: str) -> Callable[..., Any]:
         original = getattr(part, hook)
 
         @wraps(original)
         def call(*args: Any) -> Any:
-            called.add((part, hook))
+            calls.add((part, hook))
             return original(*args)
 
         return call
@@ -318,7 +365,7 @@ def _count_calls(learner: Learner) -> set[tuple[Component, str]]:
     for part in learner.ctx.parts:
         for hook in _overridden(part):
             setattr(part, hook, counted(part, hook))
-    return called
+    return calls
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_read(folder: Path) -> None:
     assert source.test_labels.tolist() == [0, 1]
     assert np.abs(source.train_samples[:, 1, 3, 5].astype(int) - [0, 1, 2, 10, 11]).max() <= 1
     assert source.test_samples[:, 2, 8, 8].tolist() == [100, 110]
-    assert load_source("folder", folder, size=8).train_samples.shape == (5, 3, 8, 8)
+    assert load_source("folder", str(folder), size=8).train_samples.shape == (5, 3, 8, 8)
 
 
 def test_links_and_a_validation_folder(folder: Path, tmp_path: Path) -> None:

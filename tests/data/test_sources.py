@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -20,7 +21,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from ipll.data.sources import SOURCES, default_data_root, load_source
+import ipll
+from ipll.data.source import Source
+from ipll.data.sources import SOURCES, SourceLoader, default_data_root, load_source
 from ipll.data.sources.cifar100 import Cifar100, Cifar100H
 from ipll.errors import ConfigError, DataError
 
@@ -289,3 +292,88 @@ def test_the_real_cifar100() -> None:
     assert other.name == "cifar100-h"
     np.testing.assert_array_equal(other.train_labels, source.train_labels)
     np.testing.assert_array_equal(other.superclasses, source.superclasses)
+
+
+# Sources of one's own
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> Source:
+    """-> what `load_source` gives of a loader whose source is a small one with these fields."""
+    grey, labels = np.zeros((6, 1, 4, 4), np.uint8), np.arange(6) % 3
+    whole: dict[str, Any] = {
+        "name": "mine", "train_samples": grey, "train_labels": labels, "test_samples": grey, "test_labels": labels,
+        "class_names": ("a", "b", "c"), "mean": (0.5,), "std": (0.25,),
+    }  # fmt: skip
+    loader = type("Mine", (SourceLoader,), {"available": lambda *_: True, "load": lambda *_: Source(**whole | fields)})
+    monkeypatch.setitem(SOURCES.members, "mine", loader)
+    return load_source("mine")
+
+
+FEATURES = {
+    "train_samples": np.zeros((6, 2), np.float32), "test_samples": np.zeros((6, 2), np.float32),
+    "mean": (-300.0, 1e6), "std": (0.0, 70.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{}, FEATURES, {"superclasses": np.array([0, 0, 1])}])
+def test_a_source_that_fits_together(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loaded(monkeypatch, **fields).classes == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"train_samples": np.zeros((6, 4))},
+            "train_samples must be uint8 images [n, channels, height, width] or float32 features [n, d], got float64",
+        ),
+        ({"test_samples": np.zeros((6, 4, 4), np.uint8)}, "test_samples must be uint8 images"),
+        ({"train_samples": [[1, 2]]}, "train_samples must be uint8 images [n, channels, height, width] or float32 f"),
+        (
+            {"test_samples": np.zeros((6, 1, 8, 8), np.uint8)},
+            "test_samples must be like its train_samples, [6, 1, 4, 4], got [6, 1, 8, 8].",
+        ),
+        ({"train_labels": np.arange(5) % 3}, "train_labels must be whole numbers [6], one for each of the train_samp"),
+        (
+            {"test_labels": np.zeros(6)},
+            "test_labels must be whole numbers [6], one for each of the test_samples, got f",
+        ),
+        ({"train_labels": np.arange(1, 7)}, "train_labels must be places in class_names, 0 to 2, got [3, 4, 5]."),
+        (
+            {"test_labels": np.arange(6) % 3 - 1},
+            "test_labels must be places in class_names, 0 to 2, got [-1].",
+        ),
+        ({"mean": (0.5, 0.5, 0.5)}, "mean must have one number for each of the 1 channels, got 3."),
+        (FEATURES | {"std": (1.0,)}, "std must have one number for each of the 2 features, got 1."),
+        ({"mean": (127.0,)}, "mean must be of samples scaled to [0, 1], not of grey levels, got [127.0]."),
+        ({"std": (float("nan"),)}, "std must be of samples scaled to [0, 1], not of grey levels, got [nan]."),
+        ({"std": (0.0,)}, "std must not be 0: samples are divided by it, got [0.0]."),
+        (FEATURES | {"mean": (0.0, float("inf"))}, "mean must be finite numbers, got [inf]."),
+        ({"superclasses": np.arange(2)}, "superclasses must have 3 entries, got 2."),
+    ],
+)
+def test_a_source_that_does_not(fields: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=f"^data set 'mine': its {re.escape(says)}"):
+        loaded(monkeypatch, **fields)
+
+
+def test_a_source_shows_no_pixels() -> None:
+    assert (
+        repr(load_source("digits")) == "Source('digits', 10 classes, 1437 training and 360 test samples of [1, 8, 8])"
+    )
+
+
+def test_features_need_another_backbone(monkeypatch: pytest.MonkeyPatch, quick: dict[str, Any]) -> None:
+    """And a user is told which, and which views."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 3
+    samples = (rng.normal(size=(120, 5)) + 3 * labels[:, None]).astype(np.float32)
+    loaded(
+        monkeypatch, train_samples=samples, train_labels=labels, test_samples=samples, test_labels=labels,
+        mean=tuple(samples.mean(axis=0).tolist()), std=tuple(samples.std(axis=0).tolist()),
+    )  # fmt: skip
+    chosen = quick | {"data.source": "mine", "memory.size": 20, "train.epochs": 10, "train.lr": 0.02}
+    with pytest.raises(DataError, match=r"--set model\.backbone=mlp --set augment\.weak=identity") as told:
+        ipll.run("digits", **chosen)
+    options = re.findall(r"--set (\S+)=([a-z]+)", str(told.value))
+    assert ipll.run("digits", **chosen, **dict(options)).last_accuracy > 80

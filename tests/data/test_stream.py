@@ -283,6 +283,15 @@ def test_a_class_without_samples_is_named() -> None:
         Stream.build(make_source(np.array([0, 0, 2, 2])), StreamConfig(tasks=2), seed=0)
 
 
+def test_a_class_without_test_samples_is_refused_before_anything_is_learnt() -> None:
+    """Its task could not be scored; of those set apart for validation every class has some."""
+    whole = make_source(np.arange(40) % 4)
+    lacking = replace(whole, test_samples=whole.test_samples[:2], test_labels=whole.test_labels[:2])
+    with pytest.raises(DataError, match=r"'class 2' of 'toy' has no test samples.*--set data\.validation=0\.1"):
+        Stream.build(lacking, StreamConfig(tasks=4), seed=0)
+    assert len(Stream.build(lacking.validating(0.1), StreamConfig(tasks=4), seed=0)) == 4
+
+
 def test_samples_of_another_source_are_refused() -> None:
     stream = Stream.build(make_source(np.repeat(np.arange(4), 5)), StreamConfig(tasks=2), seed=0)
     with pytest.raises(DataError, match="built for 20 samples of 'toy', but 50000"):

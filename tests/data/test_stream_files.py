@@ -59,6 +59,15 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     assert Stream.load(path).sha256() == old.sha256()
 
 
+def test_a_path_may_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream.build(make_source(np.arange(20) % 4), StreamConfig(tasks=2), seed=0)
+    monkeypatch.chdir(tmp_path)
+    stream.save("stream.npz")
+    assert Stream.load("stream.npz").sha256() == Stream.load(str(tmp_path / "stream.npz")).sha256() == stream.sha256()
+    with pytest.raises(DataError, match=r"no stream file nowhere\.npz"):
+        Stream.load("nowhere.npz")
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no stream file .*nowhere\.npz"):
         Stream.load(tmp_path / "nowhere.npz")

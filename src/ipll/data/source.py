@@ -11,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.engine.placement import Array, Selection, select
-from ipll.errors import ConfigError
+from ipll.errors import ConfigError, DataError
 from ipll.registry import Registry
 from ipll.rng import numpy_generator
 from ipll.settings import check
 
 Ints = npt.NDArray[np.int64]
 
+IMAGES, FEATURES = ("uint8", 4), ("float32", 2)  # type and number of axes of samples
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Source:
     """Samples and the truth about them. Streams and evaluation read it; a learner is only ever given its samples.
 
@@ -27,15 +29,20 @@ class Source:
     """
 
     name: str
-    train_samples: Array | Selection  # [n, channels, height, width]
-    train_labels: Ints  # [n]
+    train_samples: Array | Selection  # uint8 images [n, channels, height, width], or float32 features [n, d]
+    train_labels: Ints  # [n], places in `class_names`
     test_samples: Array | Selection
     test_labels: Ints
     class_names: tuple[str, ...]
-    mean: tuple[float, ...]  # per channel, of samples scaled to [0, 1]
+    mean: tuple[float, ...]  # of images per channel, scaled to [0, 1]; of features per feature
     std: tuple[float, ...]
     superclasses: Ints | None = None  # [classes], the superclass of each class
     pictures: Array | Selection | None = None  # of the training samples, where these are features of images
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.train_samples.shape[1:]))
+        train, test = len(self.train_samples), len(self.test_samples)
+        return f"Source('{self.name}', {self.classes} classes, {train} training and {test} test samples of [{shape}])"
 
     @property
     def classes(self) -> int:
@@ -85,6 +92,54 @@ class Source:
                 "0, or get more samples of the class."
             )
         return numpy_generator(0, "validation", c).permutation(rows)[:count]
+
+
+def check_source(source: Source) -> Source:
+    """-> the source as a loader gave it, where its fields fit together; else the one that does not is named."""
+    for split in ("train", "test"):
+        _check_split(source, split)
+    train, test = list(source.train_samples.shape), list(source.test_samples.shape)
+    alike = f"be like its train_samples, {[test[0], *train[1:]]}"
+    _must(source, "test_samples", train[1:] == test[1:], alike, test)
+    _check_scale(source)
+    for field, count in (("superclasses", source.classes), ("pictures", train[0])):
+        values = getattr(source, field)
+        if values is not None:
+            _must(source, field, len(values) == count, f"have {count} entries", len(values))
+    return source
+
+
+def _must(source: Source, field: str, holds: bool, must: str, got: object) -> None:
+    if not holds:
+        raise DataError(f"data set '{source.name}': its {field} must {must}, got {got}.")
+
+
+def _check_split(source: Source, split: str) -> None:
+    samples, field = getattr(source, f"{split}_samples"), f"{split}_samples"
+    kinds = "be uint8 images [n, channels, height, width] or float32 features [n, d]"
+    _must(source, field, isinstance(samples, (np.ndarray, Selection)), kinds, type(samples).__name__)
+    kind = samples[:0].dtype.name, len(samples.shape)
+    _must(source, field, kind in (IMAGES, FEATURES), kinds, f"{kind[0]} {list(samples.shape)}")
+    labels, field = np.asarray(getattr(source, f"{split}_labels")), f"{split}_labels"
+    fits = labels.dtype.kind in "iu" and labels.shape == (len(samples),)
+    whole = f"be whole numbers [{len(samples)}], one for each of the {split}_samples"
+    _must(source, field, fits, whole, f"{labels.dtype} {list(labels.shape)}")
+    strange = np.setdiff1d(labels, np.arange(source.classes))
+    _must(source, field, not len(strange), f"be places in class_names, 0 to {source.classes - 1}", strange[:3].tolist())
+
+
+def _check_scale(source: Source) -> None:
+    each, images = source.train_samples.shape[1], len(source.train_samples.shape) == 4
+    one = f"have one number for each of the {each} {'channels' if images else 'features'}"
+    for field in ("mean", "std"):
+        numbers = np.asarray(getattr(source, field), dtype=float)
+        _must(source, field, numbers.shape == (each,), one, numbers.size)
+        if images:
+            within, kind = (numbers >= 0) & (numbers <= 1), "be of samples scaled to [0, 1], not of grey levels"
+        else:
+            within, kind = np.isfinite(numbers), "be finite numbers"
+        _must(source, field, bool(within.all()), kind, numbers[~within][:3].tolist())
+    _must(source, "std", not images or all(source.std), "not be 0: samples are divided by it", list(source.std))
 
 
 def _first(labels: Ints, count: int) -> Ints:

@@ -230,10 +230,24 @@ def _check(source: Source, config: StreamConfig) -> None:
         raise ConfigError(
             f"stream.tasks is {config.tasks}, but '{source.name}' has {most} {what}: choose at most {most}."
         )
-    counts = np.bincount(source.train_labels, minlength=source.classes)
-    if not counts.all():
-        empty = source.class_names[int(counts.argmin())]
+    check_classes(source)
+
+
+def check_classes(source: Source) -> None:
+    """Every class is learnt and scored: without test samples a task might have no accuracy at all."""
+    if (empty := _empty_class(source, source.train_labels)) is not None:
         raise DataError(f"class '{empty}' of '{source.name}' has no training samples: leave it out of the classes.")
+    if (empty := _empty_class(source, source.test_labels)) is not None:
+        raise DataError(
+            f"class '{empty}' of '{source.name}' has no test samples, so nothing could be said of it: leave it out of "
+            "the classes, or score training samples that are set apart, --set data.validation=0.1."
+        )
+
+
+def _empty_class(source: Source, labels: Ints) -> str | None:
+    """-> the name of a class that none of these labels is, if there is one."""
+    counts = np.bincount(labels, minlength=source.classes)
+    return None if counts.all() else source.class_names[int(counts.argmin())]
 
 
 def _births(source: Source, config: StreamConfig, rng: np.random.Generator) -> list[Ints]:

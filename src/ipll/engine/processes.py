@@ -172,7 +172,8 @@ def by_first(make: Callable[[], T]) -> T:
 
 
 def check_alike(tensors: Sequence[Tensor]) -> None:
-    """Raises where the processes no longer have the same: machines of two kinds may round differently."""
+    """Raises where the processes no longer have the same: a part may draw what is not drawn by the seed, and machines
+    of two kinds may round differently."""
     if _group is None:
         return
     sums = torch.stack([tensor.detach().sum(dtype=torch.float64) for tensor in tensors]).nan_to_num()
@@ -180,7 +181,11 @@ def check_alike(tensors: Sequence[Tensor]) -> None:
     dist.all_reduce(most, dist.ReduceOp.MAX)
     dist.all_reduce(least, dist.ReduceOp.MIN)
     if not torch.equal(most, least):
-        raise RunError("the processes of this run have drifted apart: use machines and PyTorch builds of one kind.")
+        raise RunError(
+            "the processes of this run have drifted apart. A part of the method may draw from the global generator "
+            "(ipll.testing.check_method tells; use self.ctx.generator); else use machines and PyTorch builds of one "
+            "kind."
+        )
 
 
 def own_rows(n: int) -> slice | None:

@@ -9,14 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ipll.errors import ConfigError
 from ipll.networks.norm import BatchNorm, ConvNorm, Norm, conv_norm
 from ipll.registry import Registry
+
+TAKES = ("images", "features")
 
 
 class Backbone(nn.Module):
     """A network without a head; `dim` is the width of its features, `takes` the kind of its samples."""
 
-    takes: ClassVar[str] = "images"  # or 'features'
+    takes: ClassVar[str] = "images"  # one of TAKES
     slow_on_cpu: bool = False  # a run of the benchmark would take days there: said when one begins
     dim: int
 
@@ -34,7 +37,21 @@ def build_backbone(name: str, channels: int, generator: torch.Generator, *severa
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return factory(channels, *several)
+        return _checked(name, factory(channels, *several))
+
+
+def _checked(name: str, made: object) -> Backbone:
+    """Refuses what the rest of the network could not be put upon."""
+    if not isinstance(made, Backbone):
+        raise ConfigError(
+            f"model.backbone={name} makes a {type(made).__name__}: it must be a Backbone (of ipll.networks.backbones), "
+            "whose `dim` is the width of its features. Wrap it in a class Mine(Backbone)."
+        )
+    if not isinstance(getattr(made, "dim", None), int):
+        raise ConfigError(f"model.backbone={name}: set self.dim in its __init__, the width of its features.")
+    if made.takes not in TAKES:
+        raise ConfigError(f"model.backbone={name}: `takes` is {made.takes!r}, must be one of {', '.join(TAKES)}.")
+    return made
 
 
 def conv3x3(fan_in: int, fan_out: int, stride: int = 1) -> nn.Conv2d:

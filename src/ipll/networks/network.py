@@ -18,7 +18,7 @@ from ipll.networks.backbones import BACKBONES, Backbone, build_backbone
 from ipll.networks.norm import Norm, can_fuse, strange_norms
 from ipll.networks.pretrained import load_weights, pin
 from ipll.networks.wide_deep import WIDE_DEEP
-from ipll.rng import key, torch_generator
+from ipll.rng import seeded, torch_generator
 from ipll.settings import Section, check, setting
 
 MASKED = -1e4  # the logit of a class that is not born yet: finite, so that 0 * log-probability stays 0
@@ -269,8 +269,7 @@ def _as(dtype: torch.dtype, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _projection(dim: int, width: int, seed: int) -> nn.Sequential:
     """Two linear layers (as PiCO and PaPi have them), initialised from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key(seed, "projection"))
+    with seeded(seed, "projection"):
         return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, width))
 
 

@@ -19,6 +19,11 @@ COMPILED_BLOCK = 3 * 2**21  # values rendered at a time by compiled code: 2,048 
 MOST = 2048  # and images: each call renders whole blocks
 BLOCK = 2**18  # values rendered at a time on a CPU: a few MB stay in its cache, which is several times faster
 
+OF_FEATURES = (
+    "Features take another backbone and other views: --set model.backbone=mlp --set augment.weak=identity "
+    "--set augment.strong=noise."
+)
+
 
 class Views:
     """The weak, strong and plain view of uint8 images [n, channels, height, width] -> float32, normalised.
@@ -76,9 +81,10 @@ class Views:
 
     def _see(self, view: View, samples: Tensor, generator: torch.Generator | None) -> Tensor:
         if samples.dtype != torch.uint8 or samples.ndim != 4 or samples.shape[1] != len(self.scale):
+            other = f" {OF_FEATURES}" if samples.ndim == 2 else ""
             raise DataError(
                 f"samples are {samples.dtype} {list(samples.shape)}: views are made of uint8 images "
-                f"[n, {len(self.scale)}, height, width]."
+                f"[n, {len(self.scale)}, height, width].{other}"
             )
         n, values = len(samples), math.prod(samples.shape[1:])
         numbers = torch.rand((n, sum(view.draws)), generator=generator, device=samples.device)

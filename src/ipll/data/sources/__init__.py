@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from ipll.data.source import SOURCES, Source, SourceLoader
+from ipll.data.source import SOURCES, Source, SourceLoader, check_source
 from ipll.data.sources.images import ImageSource
 from ipll.errors import ConfigError
 
@@ -23,13 +23,13 @@ def default_data_root() -> Path:
     return Path(os.environ.get("IPLL_DATA") or "~/.cache/ipll").expanduser()
 
 
-def load_source(name: str, data_root: Path | None = None, size: int = 0) -> Source:
+def load_source(name: str, data_root: str | Path | None = None, size: int = 0) -> Source:
     """-> the data set called `name`, read from `data_root` and fetched to it where it is missing.
 
     `size` is that of the images, where they are resized; 0: the data set's own.
     """
     loader = image_source(name, size) if size else SOURCES[name]()
-    return loader.load(data_root or default_data_root())
+    return check_source(loader.load(Path(data_root) if data_root else default_data_root()))
 
 
 def image_source(name: str, size: int = 0) -> ImageSource:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ipll.component import FAMILIES, Component
+from ipll.component import FAMILIES, Component, lacking
 from ipll.families.side_by_side import Evidence
 
 MEMBERS = ("prototypes", "exemplar_means", "stacked")
@@ -21,11 +21,14 @@ class Classifier(Component):
 
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         """features [n, dim], corrected logits [n, capacity] -> [n, capacity]; -inf for classes not to be chosen."""
-        raise NotImplementedError
+        raise lacking(self, "scores")
 
     def by_evidence(self, seen: Evidence) -> Tensor:
         """-> the scores that held-out samples [n, capacity] would have."""
         return seen.linear
+
+
+FAMILIES["classifier"].base = Classifier
 
 
 @FAMILIES["classifier"].register("linear")

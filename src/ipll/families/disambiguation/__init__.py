@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ipll.component import FAMILIES, Batch, Component, soft_cross_entropy, uniform_over
+from ipll.component import FAMILIES, Batch, Component, lacking, soft_cross_entropy, uniform_over
 from ipll.networks.network import Output
 
 MEMBERS = ("proden", "pico", "papi", "terial", "pgdr")
@@ -45,10 +45,13 @@ class Disambiguation(Component):
         return False
 
     def targets(self, p: Tensor, out: Mapping[str, Output], batch: Batch) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        raise lacking(self, "targets")
 
     def losses(self, out: Mapping[str, Output], targets: Tensor, batch: Batch) -> dict[str, Tensor]:
         return {"ce": soft_cross_entropy(out["weak"].shaped, targets)}
+
+
+FAMILIES["disambiguation"].base = Disambiguation
 
 
 def by_votes(sets: Tensor, votes: Tensor) -> Tensor:

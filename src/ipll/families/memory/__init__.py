@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ipll.component import FAMILIES, Component, Context
+from ipll.component import FAMILIES, Component, Context, lacking
 from ipll.settings import Section, setting
 
 MEMBERS = ("by_class", "herding")
@@ -51,7 +51,7 @@ class Memory(Component):
 
     def select(self) -> Tensor:
         """-> rows of the pool to keep [at most size]."""
-        raise NotImplementedError
+        raise lacking(self, "select")
 
     def end_task(self) -> None:
         pool, rows = self.ctx.pool, self.select()
@@ -78,6 +78,9 @@ class Memory(Component):
         steps = -(-len(own) // batch_size)
         parts = [_shuffled(part, steps, min(batch_size, len(own)), generator) for part in (own, kept)]
         return torch.cat(parts, dim=1)
+
+
+FAMILIES["memory"].base = Memory
 
 
 def _shuffled(rows: Tensor, steps: int, batch_size: int, generator: torch.Generator) -> Tensor:

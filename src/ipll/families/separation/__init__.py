@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ipll.component import FAMILIES, Component, Judgement
+from ipll.component import FAMILIES, Component, Judgement, lacking
 from ipll.families.separation.mixture import lower_component
 from ipll.settings import Section, setting
 
@@ -41,7 +41,7 @@ class Separation(Component):
 
     def statistic(self, features: Tensor, logits: Tensor, old_candidates: Tensor) -> Tensor:
         """-> e_i [n], finite wherever a sample has an old candidate."""
-        raise NotImplementedError
+        raise lacking(self, "statistic")
 
     def nearest(self, features: Tensor, old_candidates: Tensor) -> tuple[Tensor, Tensor]:
         """-> the distance to the nearest prototype of an old candidate [n], infinite where there is none, and whose
@@ -82,6 +82,7 @@ class Separation(Component):
 
 
 FAMILIES["separation"].register("none")(Component)  # nothing is judged old
+FAMILIES["separation"].base = Separation  # of all others
 
 
 def expected_old(candidates: Tensor, new_mask: Tensor, seen: int) -> Tensor:

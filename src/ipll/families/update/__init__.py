@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd as pytorch_sgd
 
-from ipll.component import Component
+from ipll.component import FAMILIES, Component, lacking
 
 MEMBERS = ("sgd", "c_flat")
 
@@ -73,4 +73,7 @@ class Update(Component):
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
         """One step; `loss` runs the forward pass and may be called several times. -> the first loss, detached."""
-        raise NotImplementedError
+        raise lacking(self, "step")
+
+
+FAMILIES["update"].base = Update
