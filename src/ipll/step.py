@@ -90,11 +90,12 @@ class Stepper:
     def add(self, terms: dict[str, Tensor]) -> None:
         """Adds to the sums until the total is not finite, and nothing from then on: the terms whose sums are not finite
         at the epoch's end were the first, and the others did not follow."""
-        finite = self.sums["total"].isfinite() if "total" in self.sums else None
-        for name, value in terms.items():
-            if name not in self.sums:
-                self.sums[name] = torch.zeros_like(value)
-            self.sums[name].add_(value if finite is None else torch.where(finite, value, 0))
+        values = torch.stack(list(terms.values()))
+        if self.sums:
+            values = torch.where(self.sums["total"].isfinite(), values, 0)
+        for name in [name for name in terms if name not in self.sums]:
+            self.sums[name] = torch.zeros_like(terms[name])
+        torch._foreach_add_([self.sums[name] for name in terms], list(values.unbind()))
 
     def forward(self, phase: Phase, batch: Batch) -> dict[str, Output]:
         names = view_names(phase)
