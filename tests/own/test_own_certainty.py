@@ -136,6 +136,18 @@ def test_of_two_who_never_agree_nobody_knows_who_is_right() -> None:
     assert right[sure].mean() > 0.95
 
 
+def test_of_one_annotator_whom_nobody_checks_no_label_is_sure() -> None:
+    """Who errs half of the time may take all of one class for another, and the labels follow."""
+    x, y = load_iris(return_X_y=True)
+    votes = 0.9 * np.eye(3, dtype=np.float32)[y]
+    samples = from_arrays(x, votes > 0, list("abc"))
+    model = Model.fit(replace(samples, votes=votes), device="cpu", settings=QUICK)
+    assert 0.85 < model.records.confidence.mean() < 0.95
+    assert (model.records.confidence < 0.95).all()
+    twice = Model.fit(replace(samples, votes=2 * votes), device="cpu", settings=QUICK)  # of two who agree
+    assert (twice.records.confidence >= 0.95).mean() > 0.5
+
+
 def test_what_is_contested_is_as_sure_as_either_class_was_heard_alone() -> None:
     shown = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 1, 1]], dtype=torch.bool)
     odds = unheard_odds(shown)

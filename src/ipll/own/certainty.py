@@ -26,6 +26,7 @@ SHARED = 4.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
 WARMER = 2.5  # times, at most, predictions are softened where sets are left out together
 NEVER = 0.5  # sets that name a class without the label, by which half of the doubt is gone
+UNCHECKED = 0.9  # at most, the probability of a label where every sample has one vote: nobody tells who errs, and how
 CONTESTED = 0.5  # of the votes that most have: who has more may be the label as well
 BLOCK = 2**22  # probabilities that are held at a time
 TINY = 1e-12  # probability
@@ -81,6 +82,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     if votes is not None:  # by itself such a sample says that it is one of what most voted for, or nearly as many
         voted = votes.any(dim=1) & ~ctx.pool.certain
         shown = torch.where(voted[:, None], votes > CONTESTED * votes.amax(dim=1, keepdim=True), sets)
+    most = UNCHECKED if votes is not None and nobody_checks(votes) else 1.0
     alike, confidence, unheard = twins(shown), [], unheard_odds(shown)
     doubt = Doubt.of(shown, SHARED if beforehand.shares else 1.0, known)
     for here in blocks:
@@ -94,6 +96,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         expected = (said.softmax(dim=1) * own).sum(dim=1)
         by_sets = doubt.lowered(found, posterior, expected, own, labels[here])
         by_votes = cautious(found, chance_of(own), SHARED).minimum(at_most(unheard * shown[here], labels[here]))
+        by_votes = by_votes.clamp_max(most)
         confidence.append(torch.where(voted[here], by_votes, by_sets).float())
     return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
 
@@ -144,6 +147,11 @@ def unheard_odds(shown: Tensor) -> Tensor:
     it is all that a sample [n, classes] shows: where people never agree on it, they may all mean it."""
     alone = shown[shown.sum(dim=1) == 1].sum(dim=0)
     return NEVER / (alone.double() + NEVER)
+
+
+def nobody_checks(votes: Tensor) -> bool:
+    """Has every sample [n, classes] one vote at most, so that nobody tells who takes which class for which?"""
+    return bool(((votes > 0).sum(dim=1) <= 1).all() and (votes.sum(dim=1) <= 1).all())
 
 
 def at_most(odds: Tensor, labels: Tensor) -> Tensor:
