@@ -120,6 +120,22 @@ def test_options_say_which_campaign_is_meant(fill: Callable[..., None], tmp_path
     assert "unknown preset 'digitz'" in main("table", "tab3", "--preset", "digitz", "--out", tmp_path).err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("table", "tab3", "--preset", "digits", "--set", "stream.blurry=50"), "tab3 itself varies stream.blurry"),
+        (("figure", "contrastive", "--set", "stream.q=0.3"), "contrastive itself varies stream.q"),
+    ],
+)
+def test_what_is_varied_cannot_be_asked_for(
+    words: tuple[str, ...], message: str, fill: Callable[..., None], tmp_path: Path, main: Main
+) -> None:
+    fill(Asked("tab3", "digits"), 82.0)
+    status, out, err = main(*words, "--out", tmp_path)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
 def test_without_runs_a_preset_chooses_among_what_we_published(tmp_path: Path, main: Main) -> None:
     fast = main("table", "tab1", "--preset", "cifar100-fast", "--out", tmp_path).out
     assert "our training, preset cifar100-fast" in fast

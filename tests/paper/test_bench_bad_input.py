@@ -19,6 +19,7 @@ import pytest
         (["tab3", "--preset", "digit"], "unknown preset 'digit'. Did you mean 'digits'?"),
         (["tab3", "--set", "train.epoch=2"], "Did you mean 'train.epochs'?"),
         (["tab3", "--set", "train.epochs"], "--set takes KEY=VALUE"),
+        (["tab3", "--preset", "digits", "--set", "stream.blurry=50", "--only", "pgdr"], "itself varies stream.blurry"),
         (["tab3", "--only", "resnet"], "--only resnet: no cell of tab3"),
         (["tab3", "--plugin", "missing.py"], "cannot read the plugin"),
         (["tab3", "--preset", "digits", "--device", "tpu"], "tpu"),

@@ -6,7 +6,9 @@ few seeds; a `Cell` is one run. Tables share cells: the folder's name comes from
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,22 +48,42 @@ class Entry:
         return Cell(self.preset, self.method, seed, freeze({**self.settings, **self.asked}))
 
     @property
+    def told(self) -> dict[str, Any]:
+        """The settings that its labels tell, with what was asked in their place."""
+        told = {key: self.asked.get(key, value) for key, value in self.settings.items()}
+        told |= {key: value for key, value in self.asked.items() if key == CANDIDATES}
+        return {key: value for key, value in told.items() if key not in _without_a_part(told)}
+
+    def fixed(self, key: str) -> Any:
+        """What the entry says of a setting; None where it leaves that to preset and method."""
+        return _source_of(self.preset) if key == SOURCE and self.available else frozen(self.settings.get(key))
+
+    @property
     def column(self) -> str:
         """The setting in words: 'cifar100, 10 tasks, 10-blurry, q 0.1'."""
-        words = [self.preset]
-        for key, form in WORDS.items():
-            if key in self.settings:
-                words.append(form.format(text_of(self.settings[key])))
-        return ", ".join(words)
+        told, source = self.told, self.asked.get(SOURCE, self.fixed(SOURCE))
+        learnt = self.preset if source == self.fixed(SOURCE) else f"{source} (preset {self.preset})"
+        return ", ".join([learnt, *(form.format(text_of(told[key])) for key, form in WORDS.items() if key in told)])
 
     @property
     def row(self) -> str:
         """The method, and the setting that is swept: 'pgdr, memory.size 500'."""
-        swept = [f"{key} {text_of(value)}" for key, value in self.settings.items() if key not in WORDS]
+        swept = [f"{key} {text_of(value)}" for key, value in self.told.items() if key not in WORDS]
         return ", ".join([self.method, *swept])
 
 
-WORDS = {"stream.tasks": "{} tasks", "stream.blurry": "{}-blurry", "stream.q": "q {}", "stream.candidates": "{}"}
+SOURCE, CANDIDATES = "data.source", "stream.candidates"
+WORDS = {"stream.tasks": "{} tasks", "stream.blurry": "{}-blurry", "stream.q": "q {}", CANDIDATES: "{}"}
+
+
+def _without_a_part(settings: Mapping[str, Any]) -> set[str]:
+    """-> the settings that these make meaningless: q, where the paper's matrix draws the candidates."""
+    return {"stream.q"} if settings.get(CANDIDATES) == "banded" else set()
+
+
+@cache
+def _source_of(preset: str) -> str:
+    return resolve(preset).data.source
 
 
 @dataclass(frozen=True)
@@ -95,12 +117,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Bench:
-    """A table or a figure. `figure` names how it is drawn; a table has none."""
+    """A table or a figure. `figure` names how it is drawn; a table has none. `options` are those of `ipll bench` that
+    make it of the paper's."""
 
     name: str
     title: str
     entries: tuple[Entry, ...]
     figure: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> str:
+        """The caller's own settings, in words."""
+        return ", ".join(_option(*one) for one in self.entries[0].asked.items())
 
     def on(self, preset: str) -> Bench:
         """The same methods and settings on another data set, with its own number of tasks; no number of the paper's."""
@@ -109,10 +138,39 @@ class Bench:
             settings = {key: value for key, value in entry.settings.items() if key != "stream.tasks"}
             moved = replace(entry, preset=preset, settings=settings, paper=None)
             entries.setdefault((moved.method, tuple(sorted(settings.items())), moved.metric), moved)
-        return replace(self, entries=tuple(entries.values()))
+        return replace(self, entries=tuple(entries.values()), options=(*self.options, "--preset", preset))
 
     def with_settings(self, overrides: Mapping[str, Any]) -> Bench:
-        return replace(self, entries=tuple(replace(entry, asked=dict(overrides)) for entry in self.entries))
+        """With settings of the caller's for every cell, but for those that would make a label false, or a number of
+        the paper's beside it."""
+        for key, value in overrides.items():
+            for told in (key, *_without_a_part({key: value})):
+                if wrong := self._taken(told, value):
+                    raise ConfigError(f"--set {_option(key, value)}: {wrong} {self._ways_out(told, key, value)}")
+        entries = (replace(entry, asked={**entry.asked, **overrides}) for entry in self.entries)
+        options = (word for one in overrides.items() for word in ("--set", _option(*one)))
+        return replace(self, entries=tuple(entries), options=(*self.options, *options))
+
+    def _taken(self, key: str, value: Any) -> str:
+        """-> why a setting cannot have this value here; '' if it can."""
+        own = dict.fromkeys(entry.fixed(key) for entry in self.entries)
+        values = ", ".join(text_of(one) for one in own if one is not None)
+        if len(own) > 1:
+            return f"{self.name} itself varies {key} ({values}), so its labels would be false."
+        if values and frozen(value) not in own and any(entry.paper is not None for entry in self.entries):
+            return f"{self.name} is of {key}={values}, as the paper's numbers in it are."
+        return ""
+
+    def _ways_out(self, told: str, key: str, value: Any) -> str:
+        first = self.entries[0]
+        columns = dict.fromkeys(entry.fixed(told) for entry in self.entries) if told in WORDS else ()
+        labels = [shlex.quote(WORDS[told].format(text_of(one))) for one in columns if one is not None]
+        ways = [f"choose a column with {' or '.join(f'--only {label}' for label in labels)}"] if len(labels) > 1 else []
+        if not self.on(first.preset)._taken(told, value):
+            ways.append(f"leave the paper's numbers out with --preset {first.preset}")
+        words = ["ipll", "run", first.preset, "--method", first.method, "--set", _option(key, value)]
+        text = ", or ".join([*ways, f"make a run of your own: {shlex.join(words)}"])
+        return text[0].upper() + text[1:]
 
     def only(self, patterns: Sequence[str]) -> Bench:
         """The entries of one of these methods, of one of these presets, whose column holds one of these words."""
@@ -132,7 +190,8 @@ class Bench:
                 f"--only {', '.join(patterns)}: no cell of {self.name} is of that kind. Besides methods and data sets, "
                 f"words of these choose: {columns}."
             )
-        return replace(self, entries=kept)
+        options = (word for pattern in patterns for word in ("--only", pattern))
+        return replace(self, entries=kept, options=(*self.options, *options))
 
     def cells(self, seeds: Iterable[int] = SEEDS) -> tuple[Cell, ...]:
         """The runs that the entries need, each once, seed by seed; those of presets that are not there are left out."""
@@ -181,7 +240,16 @@ def _of_paper(cell: paper.Printed, unstated: Mapping[str, Any]) -> Entry:
 
 def freeze(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Settings that can be compared and hashed; lists become tuples."""
-    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in settings.items()))
+    return tuple(sorted((k, frozen(v)) for k, v in settings.items()))
+
+
+def frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _option(key: str, value: Any) -> str:
+    """A setting as --set takes it."""
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from ipll.errors import RunError
 from ipll.paper import OUT
-from ipll.paper.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry, benches
+from ipll.paper.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry
 from ipll.paper.published import paper_value
 from ipll.results.conditions import on_samples, scored_alike, scored_on, short_epochs
 from ipll.results.result import Result
@@ -108,12 +107,7 @@ def _read(cell: Cell, folder: Path) -> Record:
 
 def command(bench: Bench, out: Path, seeds: Sequence[int]) -> str:
     """-> the command that makes the runs of a bench."""
-    words = ["ipll", "bench", bench.name]
-    original = benches().get(bench.name, bench).entries
-    if any(replace(entry, asked={}) not in original for entry in bench.entries):
-        words += ["--preset", bench.entries[0].preset]
-    for key, value in bench.entries[0].asked.items():
-        words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    words = ["ipll", "bench", bench.name, *bench.options]
     if tuple(seeds) != SEEDS:
         first = tuple(seeds) == tuple(range(len(seeds)))
         words += ["--seeds", str(len(seeds)) if first else "".join(f"{seed}," for seed in seeds)]

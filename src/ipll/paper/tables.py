@@ -127,7 +127,7 @@ class PaperTable:
             notes.insert(0, "Ours are the numbers that ipll publishes (ipll table published), not runs of yours.")
         elif self.published:
             notes = ["We have published none of these numbers."]
-        if asked := ", ".join(f"{key}={value}" for key, value in self.bench.entries[0].asked.items()):
+        if asked := self.bench.asked:
             notes.append(f"Ours with {asked}{'; the paper with its own settings' if self.with_paper else ''}.")
         if self.scored_on != TEST and any(entry.paper is not None for entry in self.bench.entries):
             notes.append("The paper's numbers, which are on the test set, are left out: ours do not compare with them.")
