@@ -191,6 +191,17 @@ def test_the_line_below_tells_the_epochs_and_what_was_scored(tmp_path: Path, rea
     assert "validation" not in draw(bench, tmp_path, (0,)).figure.get_supxlabel()
 
 
+def test_the_line_below_tells_what_was_set(tmp_path: Path, real: dict[str, Any]) -> None:
+    bench = on_digits("cr-kd").with_settings({"stream.q": 0.4, "train.epochs": 3, "auxiliary.kinds": []})
+    fill(bench, tmp_path, real, (0,))
+    below = draw(bench, tmp_path, (0,)).figure.get_supxlabel()
+    assert "digits, 10-blurry, q 0.4; n = 1" in below
+    assert "with stream.q=0.4, train.epochs=3, auxiliary.kinds=[]" in below
+    assert "0.2" not in below
+    fill(on_digits("cr-kd"), tmp_path, real, (0,))
+    assert "with" not in draw(on_digits("cr-kd"), tmp_path, (0,)).figure.get_supxlabel()
+
+
 def test_validation_and_test_runs_in_one_figure_are_refused(tmp_path: Path, real: dict[str, Any]) -> None:
     bench = on_digits("cr-kd")
     fill(bench, tmp_path, real, (0,))

@@ -127,7 +127,7 @@ def _drawn(bench: Bench, runs: Runs, seeds: Sequence[int], notes: Sequence[str],
 
 
 def _caption(bench: Bench, runs: Runs) -> str:
-    """The setting that all share, and how the numbers were obtained, in lines that fit under the figure."""
+    """The setting that all share, what was set, and how the numbers were obtained, in lines that fit below."""
     words = [entry.column.split(", ") for entry in bench.entries]
     setting = ", ".join(word for word in words[0] if all(word in one for one in words))
     seeds: dict[Any, int] = {}
@@ -139,7 +139,8 @@ def _caption(bench: Bench, runs: Runs) -> str:
     epochs = ", ".join(dict.fromkeys(origin.epochs for origin in origins))
     hardware = ", ".join(dict.fromkeys(origin.hardware for origin in origins))
     scored = on_samples(runs.scored_on)
-    lines = [f"{setting}; {'mean ± std, ' if most > 1 else ''}{n}", f"{epochs} epochs a task; {hardware}"]
+    lines = [f"{setting}; {'mean ± std, ' if most > 1 else ''}{n}", *([f"with {bench.asked}"] if bench.asked else ())]
+    lines += [f"{epochs} epochs a task; {hardware}"]
     lines += [f"scored{scored}, not on the test set"] if scored else []
     return "\n".join(textwrap.fill(line, 72) for line in lines)
 
