@@ -123,7 +123,8 @@ def paper_table(
             warnings = hints(asked, out)
             built = PaperTable.of_published(with_ours(find_bench(name)).only(asked.only), out, preset)
         text = built.render(format_)
-        warnings += [f"Warning: {message}" for message in built.damaged if to is not None or format_ == "csv"]
+        warnings += built.cautions if format_ == "csv" else []  # which has no lines below
+        warnings += built.damaged if to is not None or format_ == "csv" else []
     if to is None:
         typer.echo(visible(text, keep="\n") if format_ == "text" or on_terminal() else text, nl=False)
     else:

@@ -65,6 +65,28 @@ class Origin(NamedTuple):
         return cls(epochs, str(environment["hardware"]), str(torch), commit[:10] + changed, scored_on(result))
 
 
+def epochs_a_task(epochs: Sequence[str]) -> str:
+    """-> '1 epoch a task', '200/30 epochs a task', '20 or 40 epochs a task'."""
+    return f"{' or '.join(epochs)} epoch{'' if list(epochs) == ['1'] else 's'} a task"
+
+
+def seeds_in_words(runs: Sequence[Record]) -> str:
+    """-> 'seeds 0, 1'."""
+    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run['seed']) for run in runs)}"
+
+
+SEEDS_DIFFER = "Another seed is another class order and another stream: compare with care."
+
+
+def unlike_seeds(runs: Mapping[str, Sequence[Record]]) -> str:
+    """-> 'seeds 0, 1: pgdr, pgdr/pp; seed 1: pgdr/mp', where not all that are compared rest on the same; else ''."""
+    groups: dict[str, list[str]] = {}
+    for name, own in runs.items():
+        if own:
+            groups.setdefault(seeds_in_words(own), []).append(name)
+    return "; ".join(f"{seeds}: {', '.join(names)}" for seeds, names in groups.items()) if len(groups) > 1 else ""
+
+
 class Runs(NamedTuple):
     """The finished runs of a bench; those that are still to be made; and what is wrong with files that are damaged."""
 
@@ -181,8 +203,8 @@ class Number:
 
     @property
     def obtained(self) -> str:
-        seeds = ", ".join(str(run["seed"]) for run in self.runs)
-        n = f"n = {len(self.runs)} (seed{'s' if len(self.runs) > 1 else ''} {seeds})"
-        epochs, hardware, torch, commit, scored = (" or ".join(values) for values in self.origins)
-        words = [n, f"{epochs} epochs a task", hardware, f"torch {torch}", f"commit {commit}"]
+        n = f"n = {len(self.runs)} ({seeds_in_words(self.runs)})"
+        epochs, *others = self.origins
+        hardware, torch, commit, scored = (" or ".join(values) for values in others)
+        words = [n, epochs_a_task(epochs), hardware, f"torch {torch}", f"commit {commit}"]
         return ", ".join([*words, f"scored{on_samples(scored)}"] if on_samples(scored) else words)
