@@ -13,7 +13,8 @@ import pytest
 
 from ipll.errors import ConfigError
 from ipll.paper.campaigns.plan import Plan, parse_seeds
-from ipll.paper.catalogue import Cell, benches, find_bench, freeze
+from ipll.paper.catalogue import Cell, benches, find_bench
+from ipll.paper.wording import freeze
 
 LABELS = {
     "tab1": ["tab:tab1"], "tab2": ["tab:tab2"], "tab3": ["tab:tab3"], "non-blurry": ["tab:non-blurry"],

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from ipll.errors import RunError
 from ipll.paper import OUT
-from ipll.paper.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry
+from ipll.paper.catalogue import ACCURACY, SEEDS, Bench, Cell, Entry
 from ipll.paper.published import paper_value
+from ipll.paper.wording import WORDS
+from ipll.plugins import loaded_files
 from ipll.results.conditions import on_samples, scored_alike, scored_on, short_epochs
 from ipll.results.result import Result
 
@@ -129,13 +131,18 @@ def _read(cell: Cell, folder: Path) -> Record:
 
 def command(bench: Bench, out: Path, seeds: Sequence[int]) -> str:
     """-> the command that makes the runs of a bench."""
-    words = ["ipll", "bench", bench.name, *bench.options]
+    words = ["ipll", "bench", bench.name, *bench.options, *plugin_words()]
     if tuple(seeds) != SEEDS:
         first = tuple(seeds) == tuple(range(len(seeds)))
         words += ["--seeds", str(len(seeds)) if first else "".join(f"{seed}," for seed in seeds)]
     if out != OUT:
         words += ["--out", str(out)]
     return shlex.join(words)
+
+
+def plugin_words() -> list[str]:
+    """-> --plugin FILE for each that is loaded, as words of a command."""
+    return [word for path in loaded_files() for word in ("--plugin", path)]
 
 
 def no_runs(bench: Bench, out: Path, seeds: Sequence[int], damaged: Sequence[str]) -> RunError:
