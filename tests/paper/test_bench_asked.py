@@ -242,7 +242,8 @@ def test_a_record_behind_a_link_is_neither_written_nor_followed(tmp_path: Path) 
         ({"more": 1}, "is no record of a campaign of this name"),
         ({"preset": "../../etc"}, "unknown preset '../../etc'"),
         ({"set": ["train.epoch=2"]}, "Did you mean 'train.epochs'?"),
-        ({"set": ["update.kind=fragile"]}, "Where it is of a plugin, add --plugin."),
+        ({"set": ["update.kind=fragile"]}, "Where its campaign is of a plugin, name that: --plugin FILE."),
+        ({"set": ["stream.blurry=50"]}, "tab3 itself varies stream.blurry"),
         ({"seeds": "99999999999"}, "--seeds takes how many"),
         ({"only": ["wa"]}, "no cell of tab3 is of that kind"),
         ("seal", "its seal is broken"),
@@ -268,7 +269,9 @@ def test_a_damaged_or_strange_record_is_named(content: Any, message: str, tmp_pa
     assert (status, out) == (2, "")
     assert f"{file} " in err
     assert message in err
-    assert "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)." in err
+    damaged = "cannot be used here" not in err
+    assert ("Remove it, and name its campaign by the options that it was made with (--preset, --set" in err) == damaged
+    assert ("The file itself is whole." in err) != damaged
     assert main("table", "beta", "--out", tmp_path).status == 0  # another's record is not in the way
     if content != "link":
         asked.keep(tmp_path)  # the campaign itself makes it good

@@ -58,7 +58,7 @@ def test_a_method_of_ones_own_from_bench_to_table(
     status, text, err = main("table", "tab3", "--out", out)
     assert (status, text) == (2, "")
     assert "unknown method 'cc+icarl'" in err
-    assert "--plugin" in err
+    assert "The file itself is whole. Where its campaign is of a plugin, name that: --plugin FILE." in err
 
 
 def test_it_joins_every_column_without_a_number_of_the_papers(fill: Callable[[Bench], None], tmp_path: Path) -> None:

@@ -335,7 +335,9 @@ def test_a_corrupt_result_is_named_and_left_out(
     before = snapshot(tmp_path)
     text = render(find_bench("tab3"), tmp_path, (0, 1))
     assert line(text, "pgdr")[1] == "60.00"
-    assert re.search(rf"Warning: {re.escape(str(file))}: .+", text)
+    assert len(re.findall(rf"Warning: {re.escape(str(file))}: .+", text)) == 1
+    assert "overwrite" not in text  # which bench has not
+    assert "Left out" in text
     status, out, err = main("table", "tab3", "--out", tmp_path, "--seeds", "0,1", "--format", "csv")
     assert status == 0
     assert f"Warning: {file}" in err

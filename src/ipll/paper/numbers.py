@@ -116,16 +116,20 @@ def find_runs(bench: Bench, out: Path, seeds: Iterable[int]) -> Runs:
                 runs.found[cell] = by_folder[str(folder)] = _read(cell, folder)
                 continue
             except RunError as error:
-                runs.damaged.append(str(error))
+                if str(error) not in runs.damaged:
+                    runs.damaged.append(str(error))
         runs.missing.append(cell)
     scored_alike(by_folder)
     return runs
 
 
 def _read(cell: Cell, folder: Path) -> Record:
-    result = Result.load(folder)
+    result = Result.load(folder, remedy="Left out: the same ipll bench runs it again.")
     if (result["preset"], result["method"], result["seed"]) != (cell.preset, cell.method, cell.seed):
-        raise RunError(f"{folder / 'result.json'}: this is the result of another run than {cell}. Left out.")
+        raise RunError(
+            f"{folder / 'result.json'}: this is the result of another run than {cell}. Left out: move "
+            "it elsewhere, and the same ipll bench runs that."
+        )
     return result
 
 

@@ -24,6 +24,11 @@ from ipll.paper.catalogue import Bench, find_bench
 from ipll.paper.numbers import plugin_words
 
 FOLDER = "campaigns"
+WHOLE = (
+    "The file itself is whole. Where its campaign is of a plugin, name that: --plugin FILE. Where it is of another "
+    "version of ipll, move the file elsewhere to be shown the others."
+)
+DAMAGED = "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)."
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,6 @@ def hints(asked: Asked, out: Path) -> list[str]:
 
 def _read(file: Path, name: str) -> Asked:
     """-> what a file keeps; a RunError where it is damaged, or says what cannot be."""
-    means = "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)"
     try:
         one = _checked(read_sealed(file), name)
         for cell in one.bench().cells(one.numbers)[:1]:
@@ -168,9 +172,9 @@ def _read(file: Path, name: str) -> Asked:
     except FileNotFoundError:
         raise
     except ConfigError as error:
-        raise RunError(f"{file} cannot be used here: {error} Where it is of a plugin, add --plugin. {means}.") from None
+        raise RunError(f"{file} cannot be used here: {error} {WHOLE}") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{file} {error}. {means}.") from None
+        raise RunError(f"{file} {error}. {DAMAGED}") from None
     return one
 
 
