@@ -154,6 +154,14 @@ def test_an_epoch_is_one(write: Write, tmp_path: Path) -> None:
     assert "n = 1 (seed 0), 1 epoch a task, " in render(find_bench("tab3"), tmp_path, (0,))
 
 
+def test_headings_tell_what_was_learnt(write: Write, tmp_path: Path) -> None:
+    bench = find_bench("tab3").on("digits").with_settings({"data.source": "folder"})
+    write(bench.entries[0])
+    text = render(bench, tmp_path, (0,))
+    assert "\nfolder (preset digits), q 0.2\n" in text
+    assert "Ours with data.source=folder." in text
+
+
 # What keeps rows from being compared
 
 
