@@ -21,12 +21,15 @@ def freeze(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    """A table, which no setting takes, becomes text: it is refused like any other value."""
+    if isinstance(value, list):
+        return tuple(map(frozen, value))
+    return str(value) if isinstance(value, Mapping) else value
 
 
 def option(key: str, value: Any) -> str:
     """A setting as --set takes it."""
-    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+    return f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
