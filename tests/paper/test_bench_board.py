@@ -193,7 +193,8 @@ def test_a_process_that_is_told_to_stop(script: str, how: str, tmp_path: Path, m
     try:
         pool.submit(job)
         (process,) = pool._processes
-        while "ready" in script and process and not process.ready:
+        end = time.monotonic() + 10
+        while "ready" in script and process and not process.ready and time.monotonic() < end:
             time.sleep(0.01)
         pool.stop()
         assert until_ended(pool, limit=10) == (job, Outcome("stopped", how))
