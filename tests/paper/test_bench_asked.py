@@ -99,6 +99,38 @@ def test_campaigns_that_differ_in_seeds_and_rows_are_one(fill: Callable[..., Non
     assert "pgdr/pp" not in main("table", "tab3", "--only", "pgdr", "--out", tmp_path).out
 
 
+def test_further_methods_are_kept(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
+    fill(Asked("tab3", "digits", FAST, "1"), 81.0)
+    fill(Asked("tab3", "digits", FAST, "1", ("proden", "10-blurry"), ("proden",)), 82.0)
+    fill(Asked("tab3", "digits", FAST, "1", ("pgdr/best",), ("pgdr/best",)), 83.0)
+    (one,) = kept(tmp_path, "tab3")
+    assert sorted(one.methods) == ["pgdr/best", "proden"]
+    for options in ((), ("--preset", "digits"), ("--preset", "digits", "--set", *FAST, "--seeds", "1")):
+        text = main("table", "tab3", *options, "--out", tmp_path).out
+        assert all(number in text for number in ("81.00", "82.00", "83.00"))
+    assert "81.00" not in main("table", "tab3", "--only", "proden", "--out", tmp_path).out
+    text = main("table", "tab3", "--method", "pico", "--out", tmp_path).out
+    assert "\npico " in text
+    assert "82.00" in text
+    fill(Asked("tab3", "digits", ("train.epochs=3",)))
+    assert "--method proden" in main("table", "tab3", "--out", tmp_path).err  # in the commands that show them
+
+
+def test_a_further_method_stands_beside_rows_that_were_chosen(
+    fill: Callable[..., None], tmp_path: Path, main: Main
+) -> None:
+    fill(Asked("tab3", "digits", FAST, "1", ("pgdr",)), 81.0)
+    text = main("table", "tab3", "--method", "proden", "--out", tmp_path).out
+    assert "\nproden " in text
+    assert "pgdr/mp" not in text
+
+
+def test_a_record_without_further_methods_is_as_of_earlier_versions(tmp_path: Path) -> None:
+    Asked("tab3", "digits").keep(tmp_path)
+    (file,) = (tmp_path / FOLDER).iterdir()
+    assert "methods" not in file.read_text()
+
+
 def test_options_say_which_campaign_is_meant(fill: Callable[..., None], tmp_path: Path, main: Main) -> None:
     fill(Asked("tab3", "digits", FAST), 81.0)
     fill(Asked("tab3", "digits"), 82.0, record=False)
@@ -118,6 +150,22 @@ def test_options_say_which_campaign_is_meant(fill: Callable[..., None], tmp_path
             f"  ipll table tab3 --preset digits --set train.epochs=2 --seeds 5 --out {tmp_path}  (1 of 60 runs" in err
         )
     assert "unknown preset 'digitz'" in main("table", "tab3", "--preset", "digitz", "--out", tmp_path).err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("table", "tab3", "--preset", "digits", "--set", "stream.blurry=50"), "tab3 itself varies stream.blurry"),
+        (("figure", "contrastive", "--set", "stream.q=0.3"), "contrastive itself varies stream.q"),
+    ],
+)
+def test_what_is_varied_cannot_be_asked_for(
+    words: tuple[str, ...], message: str, fill: Callable[..., None], tmp_path: Path, main: Main
+) -> None:
+    fill(Asked("tab3", "digits"), 82.0)
+    status, out, err = main(*words, "--out", tmp_path)
+    assert (status, out) == (2, "")
+    assert message in err
 
 
 def test_without_runs_a_preset_chooses_among_what_we_published(tmp_path: Path, main: Main) -> None:
@@ -189,10 +237,13 @@ def test_a_record_behind_a_link_is_neither_written_nor_followed(tmp_path: Path) 
         ({"seeds": 3}, "is no record of a campaign of this name"),
         ({"set": "train.epochs=2"}, "is no record of a campaign of this name"),
         ({"only": [1]}, "is no record of a campaign of this name"),
+        ({"methods": "pgdr/best"}, "is no record of a campaign of this name"),
+        ({"methods": ["pgdr/bets"]}, "unknown method 'pgdr/bets'. Did you mean 'pgdr/best'?"),
         ({"more": 1}, "is no record of a campaign of this name"),
         ({"preset": "../../etc"}, "unknown preset '../../etc'"),
         ({"set": ["train.epoch=2"]}, "Did you mean 'train.epochs'?"),
-        ({"set": ["update.kind=fragile"]}, "Where it is of a plugin, add --plugin."),
+        ({"set": ["update.kind=fragile"]}, "Where its campaign is of a plugin, name that: --plugin FILE."),
+        ({"set": ["stream.blurry=50"]}, "tab3 itself varies stream.blurry"),
         ({"seeds": "99999999999"}, "--seeds takes how many"),
         ({"only": ["wa"]}, "no cell of tab3 is of that kind"),
         ("seal", "its seal is broken"),
@@ -218,7 +269,9 @@ def test_a_damaged_or_strange_record_is_named(content: Any, message: str, tmp_pa
     assert (status, out) == (2, "")
     assert f"{file} " in err
     assert message in err
-    assert "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)." in err
+    damaged = "cannot be used here" not in err
+    assert ("Remove it, and name its campaign by the options that it was made with (--preset, --set" in err) == damaged
+    assert ("The file itself is whole." in err) != damaged
     assert main("table", "beta", "--out", tmp_path).status == 0  # another's record is not in the way
     if content != "link":
         asked.keep(tmp_path)  # the campaign itself makes it good

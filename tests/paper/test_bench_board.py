@@ -177,6 +177,31 @@ def test_each_cell_its_own_process(tmp_path: Path, tiny: dict[str, Any]) -> None
     assert len(processes) == 2
 
 
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("exec sleep 60", "the worker process was killed by SIGTERM"),  # still at its imports, deaf to its stdin
+        ('echo \'"ready"\'; read job; cat; echo \'["stopped", "with a checkpoint"]\'', "with a checkpoint"),
+    ],
+    ids=["starting", "at work"],
+)
+def test_a_process_that_is_told_to_stop(script: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "worker").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "worker").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "worker"))
+    pool, job = LocalPool(1, "cpu"), Job(Cell("digits", "proden", 0), tmp_path / "cell", "cpu")
+    try:
+        pool.submit(job)
+        (process,) = pool._processes
+        end = time.monotonic() + 10
+        while "ready" in script and process and not process.ready and time.monotonic() < end:
+            time.sleep(0.01)
+        pool.stop()
+        assert until_ended(pool, limit=10) == (job, Outcome("stopped", how))
+    finally:
+        pool.close()
+
+
 def test_processes_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken").write_text("#!/bin/sh\necho no such library >&2\nexit 7\n")
     (tmp_path / "broken").chmod(0o755)

@@ -231,7 +231,9 @@ def test_a_damaged_result_is_set_aside(
     assert status == 0
     assert f"{folder / 'seed0' / 'result.json'}: damaged: it is cut short or damaged" in err
     assert f"{folder / 'seed1' / 'result.json'}: damaged: it is not text" in err
-    assert f"{folder / 'seed2' / 'result.json'}: damaged: it is not a table of fields" in err
+    aside = "It is set aside as result.json.corrupt-N, and the cell is run again."
+    assert f"{folder / 'seed2' / 'result.json'}: damaged: it is not a table of fields. {aside}" in err
+    assert "overwrite" not in err
     assert "3 open" in text
     assert (folder / "seed2" / "result.json").read_bytes() == b"[]"  # --dry-run changes nothing
     monkeypatch.setattr(campaign.Options, "start", lambda *_: Dying())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipll.errors import ConfigError
 from ipll.paper.campaigns.plan import Plan, parse_seeds
-from ipll.paper.catalogue import Cell, benches, find_bench, freeze
+from ipll.paper.catalogue import Cell, benches, find_bench
+from ipll.paper.wording import freeze
 
 LABELS = {
     "tab1": ["tab:tab1"], "tab2": ["tab:tab2"], "tab3": ["tab:tab3"], "non-blurry": ["tab:non-blurry"],
@@ -124,9 +127,61 @@ def test_only() -> None:
 
 
 def test_own_settings_win() -> None:
-    cells = find_bench("tab1").with_settings({"stream.q": 0.05, "train.epochs": 3}).cells((0,))
+    bench = find_bench("tab3").on("digits").with_settings({"stream.q": 0.05, "train.epochs": 3})
+    cells = bench.cells((0,))
     assert {(cell.config().stream.q, cell.config().train.epochs) for cell in cells} == {(0.05, 3)}
-    assert len(cells) == 56  # both values of q have become one
+    assert len(cells) == 12
+    assert {entry.column for entry in bench.entries} == {"digits, 10-blurry, q 0.05", "digits, 30-blurry, q 0.05"}
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "settings", "message"),
+    [
+        (
+            "tab3", "digits", {"stream.blurry": 50},
+            "--set stream.blurry=50: tab3 itself varies stream.blurry (10, 30), so its labels would be false. Choose a "
+            "column with --only 10-blurry or --only 30-blurry, or make a run of your own: ipll run digits --method "
+            "pgdr --set stream.blurry=50",
+        ),
+        ("tab3", "digits", {"stream.blurry": 30}, "itself varies stream.blurry"),
+        (
+            "memory-size", None, {"memory.size": 30},
+            "varies memory.size (500, 1000, 2000, 3000, 4000), so its labels would be false. Make a run of your own: ",
+        ),
+        ("beta", None, {"train.epochs": 2, "disambiguation.beta_start": 0.5}, "--set disambiguation.beta_start=0.5: "),
+        ("tab1", None, {"stream.candidates": "banded"}, "--set stream.candidates=banded: tab1 itself varies stream.q"),
+        ("tab1", None, {"data.source": "digits"}, "varies data.source (cifar100, tiny-imagenet)"),
+        (
+            "tab3", None, {"stream.q": 0.1},
+            "tab3 is of stream.q=0.2, as the paper's numbers in it are. Leave the paper's numbers out with --preset "
+            "cifar100, or make a run",
+        ),
+        ("tab3", None, {"data.source": "digits"}, "tab3 is of data.source=cifar100, as the paper's numbers"),
+        ("tasks", None, {"stream.tasks": 5}, "or leave the paper's numbers out with --preset cifar100, or"),
+    ],
+)  # fmt: skip
+def test_what_a_table_varies_cannot_be_set(
+    name: str, preset: str | None, settings: dict[str, Any], message: str
+) -> None:
+    bench = find_bench(name).on(preset) if preset else find_bench(name)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        bench.with_settings(settings)
+
+
+def test_what_a_table_says_already_may_be_set() -> None:
+    assert len(find_bench("tab3").with_settings({"stream.q": 0.2, "stream.tasks": 10}).cells((0,))) == 12
+
+
+def test_labels_tell_what_was_set() -> None:
+    def labels(**settings: object) -> tuple[str, str]:
+        options = {key.replace("__", "."): value for key, value in settings.items()}
+        entry = find_bench("cr-kd").on("digits").with_settings(options).entries[1]
+        return entry.column, entry.row
+
+    assert labels(stream__q=0.4, train__epochs=3) == ("digits, 10-blurry, q 0.4", "pgdr/no-cr")
+    assert labels(stream__candidates="banded") == ("digits, 10-blurry, banded", "pgdr/no-cr")  # which has no q
+    assert labels(data__source="folder") == ("folder (preset digits), 10-blurry, q 0.2", "pgdr/no-cr")
+    assert labels(data__source="digits") == ("digits, 10-blurry, q 0.2", "pgdr/no-cr")
 
 
 @pytest.mark.parametrize(

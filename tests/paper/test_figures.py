@@ -179,6 +179,17 @@ def test_what_is_missing_is_listed(tmp_path: Path, real: dict[str, Any], main: A
     assert list(drawn) == ["pgdr/no-cr", "pgdr/no-kd"]
     assert to_hex(drawn["pgdr/no-cr"].get_color()).upper() == COLOURS[1]  # as where the first one is there
     assert "n = 1 to 2" in drawing.figure.get_supxlabel()
+    unlike = "seed 0: pgdr/no-cr; seeds 0, 1: pgdr/no-kd"
+    assert f"{unlike} (other class orders and streams)" in " ".join(drawing.figure.get_supxlabel().split())
+    assert f"Warning: what is drawn rests on {unlike}. Another seed is another class order" in err
+
+
+def test_curves_of_the_same_seeds_are_not_warned_of(tmp_path: Path, real: dict[str, Any]) -> None:
+    bench = on_digits("cr-kd")
+    fill(bench, tmp_path, real, (1,))
+    drawing = draw(bench, tmp_path, (0, 1))
+    assert "class orders" not in drawing.figure.get_supxlabel()
+    assert len(drawing.notes) == 1  # that the others are missing
 
 
 def test_the_line_below_tells_the_epochs_and_what_was_scored(tmp_path: Path, real: dict[str, Any]) -> None:
@@ -186,9 +197,22 @@ def test_the_line_below_tells_the_epochs_and_what_was_scored(tmp_path: Path, rea
     fill(bench, tmp_path, real | {"epochs": 200, "later_epochs": 30, "scored_on": "validation"}, (0,))
     below = draw(bench, tmp_path, (0,)).figure.get_supxlabel()
     assert "200/30 epochs a task" in below
+    fill(bench, tmp_path, real | {"epochs": 1}, (1,))
+    assert "1 epoch a task" in draw(bench, tmp_path, (1,)).figure.get_supxlabel()
     assert "scored on validation samples, not on the test set" in below
     fill(bench, tmp_path, real, (0,))
     assert "validation" not in draw(bench, tmp_path, (0,)).figure.get_supxlabel()
+
+
+def test_the_line_below_tells_what_was_set(tmp_path: Path, real: dict[str, Any]) -> None:
+    bench = on_digits("cr-kd").with_settings({"stream.q": 0.4, "train.epochs": 3, "auxiliary.kinds": []})
+    fill(bench, tmp_path, real, (0,))
+    below = draw(bench, tmp_path, (0,)).figure.get_supxlabel()
+    assert "digits, 10-blurry, q 0.4; n = 1" in below
+    assert "with stream.q=0.4, train.epochs=3, auxiliary.kinds=[]" in below
+    assert "0.2" not in below
+    fill(on_digits("cr-kd"), tmp_path, real, (0,))
+    assert "with" not in draw(on_digits("cr-kd"), tmp_path, (0,)).figure.get_supxlabel()
 
 
 def test_validation_and_test_runs_in_one_figure_are_refused(tmp_path: Path, real: dict[str, Any]) -> None:

@@ -129,6 +129,12 @@ def test_numbers_on_validation_samples_are_not_published(made: Made) -> None:
             FAST,
         ),
         (
+            "digits",
+            {"train__epochs": 1},
+            "digits, 5 tasks, 10-blurry, q 0.2",
+            "our training, preset digits, train.epochs=1: 1 epoch a task, batches of 128",
+        ),
+        (
             "cifar100",
             {"train__epochs": 40},
             "cifar100, 10 tasks, 10-blurry, q 0.1",

@@ -89,7 +89,9 @@ def test_a_single_run_has_no_spread_and_no_mark(write: Write, tmp_path: Path) ->
     assert line(text, "pgdr")[1:4] == ["10.00", "63.83", "-53.83"]
     assert "A single run has no spread: its difference is not judged." in text
     assert "n = 1 (seed 0)" in text
-    assert "A dash: no finished runs; this makes them: ipll bench tab3 --seeds 1 --out" in text
+    assert "A dash: no finished run." in text
+    assert f"Missing: 11 of its 12 runs. To make them: ipll bench tab3 --seeds 1 --out {tmp_path}" in text
+    assert "same seeds" not in text
 
 
 def test_only_the_asked_seeds_count(write: Write, tmp_path: Path) -> None:
@@ -145,6 +147,43 @@ def test_epochs_of_later_tasks_are_told(write: Write, tmp_path: Path) -> None:
     bench = find_bench("tab3").only(["pgdr"])
     assert "n = 1 (seed 0), 200/30 epochs a task" in render(bench, tmp_path, (0,))
     assert rows_of(render(bench, tmp_path, (0,), "csv"))[0]["epochs"] == "200/30"
+
+
+def test_an_epoch_is_one(write: Write, tmp_path: Path) -> None:
+    write(entry_of("tab3", "pgdr", blurry=10.0), epochs=1)
+    assert "n = 1 (seed 0), 1 epoch a task, " in render(find_bench("tab3"), tmp_path, (0,))
+
+
+def test_headings_tell_what_was_learnt(write: Write, tmp_path: Path) -> None:
+    bench = find_bench("tab3").on("digits").with_settings({"data.source": "folder"})
+    write(bench.entries[0])
+    text = render(bench, tmp_path, (0,))
+    assert "\nfolder (preset digits), q 0.2\n" in text
+    assert "Ours with data.source=folder." in text
+
+
+# What keeps rows from being compared
+
+
+def test_missing_runs_and_rows_of_unlike_seeds_are_told(write: Write, tmp_path: Path, main: Any) -> None:
+    """Three of four runs: no cell is empty, and yet they are not all of the same seeds."""
+    bench = find_bench("tab3").on("digits").only(["pgdr", "pgdr/mp"]).only(["10-blurry"])
+    ours, theirs = bench.entries
+    for entry, seed in ((ours, 0), (ours, 1), (theirs, 1)):
+        write(entry, seed)
+    command = "ipll bench tab3 --preset digits --only pgdr --only pgdr/mp --only 10-blurry --seeds 2"
+    makes = f"Missing: 1 of its 4 runs. To make them: {command} --out {tmp_path}"
+    unlike = "Not all of these numbers rest on the same seeds. Another seed is another class order and another stream"
+    for fmt in FORMATS[:3]:
+        text = render(bench, tmp_path, (0, 1), fmt)
+        assert makes in text.replace("\\_", "_")
+        assert unlike in text
+    status, out, err = main("table", *command.split()[2:], "--out", tmp_path, "--format", "csv")
+    assert (status, makes in err, unlike in err) == (0, True, True)
+    assert makes not in out
+    write(theirs, 0)
+    assert "missing" not in (text := render(bench, tmp_path, (0, 1)))
+    assert "same seeds" not in text
 
 
 # Validation samples
@@ -304,7 +343,9 @@ def test_a_corrupt_result_is_named_and_left_out(
     before = snapshot(tmp_path)
     text = render(find_bench("tab3"), tmp_path, (0, 1))
     assert line(text, "pgdr")[1] == "60.00"
-    assert re.search(rf"Warning: {re.escape(str(file))}: .+", text)
+    assert len(re.findall(rf"Warning: {re.escape(str(file))}: .+", text)) == 1
+    assert "overwrite" not in text  # which bench has not
+    assert "Left out" in text
     status, out, err = main("table", "tab3", "--out", tmp_path, "--seeds", "0,1", "--format", "csv")
     assert status == 0
     assert f"Warning: {file}" in err

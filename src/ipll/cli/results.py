@@ -24,6 +24,10 @@ FigureName = Annotated[str, typer.Argument(metavar="NAME", help="A figure of the
 BenchOut = Annotated[Path, typer.Option("--out", help="The folder that holds the runs.")]
 OtherPreset = Annotated[str | None, typer.Option("--preset", help="The same methods on another data set.")]
 Seeds = Annotated[str | None, typer.Option(help="How many (3, the default), or which (0,1,2).")]
+Further = Annotated[
+    list[str] | None,
+    typer.Option("--method", "-m", help="A further method, also of a --plugin, beside the paper's; repeatable."),
+]
 Only = Annotated[list[str] | None, typer.Option(help="A method, data set or setting; repeatable.")]
 
 
@@ -43,6 +47,7 @@ def run_bench(
     name: Annotated[str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables and figures.")] = False,
     only: Only = None,
+    method: Further = None,
     seeds: Seeds = None,
     preset: OtherPreset = None,
     set_: Set = None,
@@ -73,7 +78,7 @@ def run_bench(
         return
     load_plugins(plugin or ())
     options = Options(device, data_root, tuple(plugin or ()), executor, jobs, address)
-    asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()))
+    asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()), tuple(method or ()))
     plan = Plan.make(asked.bench(), asked.numbers, out)
     warn(plan.warnings())
     if dry_run:
@@ -96,6 +101,7 @@ def paper_table(
     set_: Set = None,
     seeds: Seeds = None,
     only: Only = None,
+    method: Further = None,
     to: Annotated[Path | None, typer.Option(help="Write it to this file.")] = None,
     plugin: Plugins = None,
 ) -> None:
@@ -112,18 +118,19 @@ def paper_table(
     load_plugins(plugin or ())
     warnings: list[str] = []
     if name == NAME:
-        if set_ or seeds:
+        if set_ or seeds or method:
             raise ConfigError(f"ipll table {NAME} shows every number there is: it takes --preset and --only alone.")
         text = overview(format_, preset, only or (), to)
     else:
-        asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()))
+        asked = Asked(name, preset, tuple(set_ or ()), seeds, tuple(only or ()), tuple(method or ()))
         if shown := to_show(asked, out, "table"):
             built = PaperTable.of_runs(shown.bench(), out, shown.numbers)
         else:
             warnings = hints(asked, out)
             built = PaperTable.of_published(with_ours(find_bench(name)).only(asked.only), out, preset)
         text = built.render(format_)
-        warnings += [f"Warning: {message}" for message in built.damaged if to is not None or format_ == "csv"]
+        warnings += built.cautions if format_ == "csv" else []  # which has no lines below
+        warnings += built.damaged if to is not None or format_ == "csv" else []
     if to is None:
         typer.echo(visible(text, keep="\n") if format_ == "text" or on_terminal() else text, nl=False)
     else:
@@ -139,6 +146,7 @@ def figure(
     preset: OtherPreset = None,
     set_: Set = None,
     seeds: Seeds = None,
+    method: Further = None,
     plugin: Plugins = None,
 ) -> None:
     """Draw one of the paper's figures, as PNG, SVG and PDF, from the runs that `ipll table` would show."""
@@ -147,7 +155,7 @@ def figure(
     from ipll.plugins import load_plugins
 
     load_plugins(plugin or ())
-    asked = Asked(name, preset, tuple(set_ or ()), seeds)
+    asked = Asked(name, preset, tuple(set_ or ()), seeds, methods=tuple(method or ()))
     figures.check(asked.bench())
     shown = to_show(asked, out, "figure")
     if shown:

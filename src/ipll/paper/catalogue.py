@@ -7,6 +7,7 @@ few seeds; a `Cell` is one run. Tables share cells: the folder's name comes from
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,9 @@ from typing import Any
 
 from ipll.config import Config, preset_names, resolve
 from ipll.errors import ConfigError, suggest
+from ipll.method import method_entry, method_table
 from ipll.paper import published as paper
+from ipll.paper.wording import CANDIDATES, SOURCE, WORDS, flat, freeze, frozen, option, text_of, without_a_part
 
 SEEDS = (0, 1, 2)  # the paper's numbers are means of three runs
 ACCURACY = "average_incremental_accuracy"
@@ -42,26 +45,42 @@ class Entry:
         """Is the preset there in this version?"""
         return self.preset in preset_names()
 
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What entries of several methods have in common that stand side by side."""
+        return self.preset, freeze(self.settings), self.metric
+
     def cell(self, seed: int) -> Cell:
         return Cell(self.preset, self.method, seed, freeze({**self.settings, **self.asked}))
 
     @property
+    def told(self) -> dict[str, Any]:
+        """The settings that its labels tell, with what was asked in their place."""
+        told = {key: self.asked.get(key, value) for key, value in self.settings.items()}
+        told |= {key: value for key, value in self.asked.items() if key == CANDIDATES}
+        return {key: value for key, value in told.items() if key not in without_a_part(told)}
+
+    def fixed(self, key: str) -> Any:
+        """What the entry says of a setting; None where it leaves that to preset and method."""
+        return _source_of(self.preset) if key == SOURCE and self.available else frozen(self.settings.get(key))
+
+    @property
     def column(self) -> str:
         """The setting in words: 'cifar100, 10 tasks, 10-blurry, q 0.1'."""
-        words = [self.preset]
-        for key, form in WORDS.items():
-            if key in self.settings:
-                words.append(form.format(text_of(self.settings[key])))
-        return ", ".join(words)
+        told, source = self.told, self.asked.get(SOURCE, self.fixed(SOURCE))
+        learnt = self.preset if source == self.fixed(SOURCE) else f"{source} (preset {self.preset})"
+        return ", ".join([learnt, *(form.format(text_of(told[key])) for key, form in WORDS.items() if key in told)])
 
     @property
     def row(self) -> str:
         """The method, and the setting that is swept: 'pgdr, memory.size 500'."""
-        swept = [f"{key} {text_of(value)}" for key, value in self.settings.items() if key not in WORDS]
+        swept = [f"{key} {text_of(value)}" for key, value in self.told.items() if key not in WORDS]
         return ", ".join([self.method, *swept])
 
 
-WORDS = {"stream.tasks": "{} tasks", "stream.blurry": "{}-blurry", "stream.q": "q {}", "stream.candidates": "{}"}
+@cache
+def _source_of(preset: str) -> str:
+    return resolve(preset).data.source
 
 
 @dataclass(frozen=True)
@@ -95,12 +114,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Bench:
-    """A table or a figure. `figure` names how it is drawn; a table has none."""
+    """A table or a figure. `figure` names how it is drawn; a table has none. `options` are those of `ipll bench` that
+    make it of the paper's."""
 
     name: str
     title: str
     entries: tuple[Entry, ...]
     figure: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> str:
+        """The caller's own settings, in words."""
+        return ", ".join(option(*one) for one in self.entries[0].asked.items())
 
     def on(self, preset: str) -> Bench:
         """The same methods and settings on another data set, with its own number of tasks; no number of the paper's."""
@@ -109,10 +135,68 @@ class Bench:
             settings = {key: value for key, value in entry.settings.items() if key != "stream.tasks"}
             moved = replace(entry, preset=preset, settings=settings, paper=None)
             entries.setdefault((moved.method, tuple(sorted(settings.items())), moved.metric), moved)
-        return replace(self, entries=tuple(entries.values()))
+        return replace(self, entries=tuple(entries.values()), options=(*self.options, "--preset", preset))
+
+    def beside(self, methods: Sequence[str]) -> Bench:
+        """And below them further methods, in every setting that the table has; without a number of the paper's."""
+        if methods and self.figure == "separation":
+            raise ConfigError(
+                f"--method: {self.name} is of one method, whose separation it takes apart. That of others stands in "
+                "the report of their runs: ipll report."
+            )
+        places = {entry.place: entry for entry in self.entries}
+        there = {(entry.method, entry.place) for entry in self.entries}
+        wanted = [(method, place) for method in dict.fromkeys(methods) for place in places]
+        added = [replace(places[p], method=m, paper=None) for m, p in wanted if (m, p) not in there]
+        for entry in added:
+            self._check_goes(entry)
+        options = (word for method in methods for word in ("--method", method))
+        return replace(self, entries=(*self.entries, *added), options=(*self.options, *options))
+
+    def _check_goes(self, entry: Entry) -> None:
+        """Raises where an added method is not known, or has not what the table varies."""
+        method_entry(entry.method)
+        swept = {key: value for key, value in entry.settings.items() if key not in WORDS}
+        families = {key.partition(".")[0] for key in swept}
+        try:
+            for part in entry.cell(0).config().parts if entry.available else ():
+                if part.kind == "none" and part.family in families:
+                    raise ConfigError(f"it has no {part.family}.")
+        except ConfigError as error:
+            varied = f", which varies {', '.join(swept)}" if swept else ""
+            raise ConfigError(f"--method {entry.method} cannot join {self.name}{varied}: {error}") from None
 
     def with_settings(self, overrides: Mapping[str, Any]) -> Bench:
-        return replace(self, entries=tuple(replace(entry, asked=dict(overrides)) for entry in self.entries))
+        """With settings of the caller's for every cell, but for those that would make a label false, or a number of
+        the paper's beside it."""
+        for key, value in overrides.items():
+            for told in (key, *without_a_part({key: value})):
+                if wrong := self._taken(told, value):
+                    raise ConfigError(f"--set {option(key, value)}: {wrong} {self._ways_out(told, key, value)}")
+        entries = (replace(entry, asked={**entry.asked, **overrides}) for entry in self.entries)
+        options = (word for one in overrides.items() for word in ("--set", option(*one)))
+        return replace(self, entries=tuple(entries), options=(*self.options, *options))
+
+    def _taken(self, key: str, value: Any) -> str:
+        """-> why a setting cannot have this value here; '' if it can."""
+        own = dict.fromkeys(entry.fixed(key) for entry in self.entries)
+        values = ", ".join(text_of(one) for one in own if one is not None)
+        if len(own) > 1:
+            return f"{self.name} itself varies {key} ({values}), so its labels would be false."
+        if values and frozen(value) not in own and any(entry.paper is not None for entry in self.entries):
+            return f"{self.name} is of {key}={values}, as the paper's numbers in it are."
+        return ""
+
+    def _ways_out(self, told: str, key: str, value: Any) -> str:
+        first = self.entries[0]
+        columns = dict.fromkeys(entry.fixed(told) for entry in self.entries) if told in WORDS else ()
+        labels = [shlex.quote(WORDS[told].format(text_of(one))) for one in columns if one is not None]
+        ways = [f"choose a column with {' or '.join(f'--only {label}' for label in labels)}"] if len(labels) > 1 else []
+        if not self.on(first.preset)._taken(told, value):
+            ways.append(f"leave the paper's numbers out with --preset {first.preset}")
+        words = ["ipll", "run", first.preset, "--method", first.method, "--set", option(key, value)]
+        text = ", or ".join([*ways, f"make a run of your own: {shlex.join(words)}"])
+        return text[0].upper() + text[1:]
 
     def only(self, patterns: Sequence[str]) -> Bench:
         """The entries of one of these methods, of one of these presets, whose column holds one of these words."""
@@ -128,11 +212,13 @@ class Bench:
         )
         if not kept:
             columns = "; ".join(dict.fromkeys(entry.column for entry in self.entries))
+            further = "".join(f" {word} joins with --method {word}." for word in words if word in method_table())
             raise ConfigError(
                 f"--only {', '.join(patterns)}: no cell of {self.name} is of that kind. Besides methods and data sets, "
-                f"words of these choose: {columns}."
+                f"words of these choose: {columns}.{further}"
             )
-        return replace(self, entries=kept)
+        options = (word for pattern in patterns for word in ("--only", pattern))
+        return replace(self, entries=kept, options=(*self.options, *options))
 
     def cells(self, seeds: Iterable[int] = SEEDS) -> tuple[Cell, ...]:
         """The runs that the entries need, each once, seed by seed; those of presets that are not there are left out."""
@@ -177,21 +263,3 @@ def _of_paper(cell: paper.Printed, unstated: Mapping[str, Any]) -> Entry:
     elif cell.q:
         settings["stream.q"] = float(cell.q)
     return Entry(cell.dataset, cell.method, settings | dict(cell.settings), cell.metric, cell.value)
-
-
-def freeze(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Settings that can be compared and hashed; lists become tuples."""
-    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in settings.items()))
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'a': {'b': 1}} -> {'a.b': 1}."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
-
-
-def text_of(value: Any) -> str:
-    """Numbers as short as they can be without another one looking the same."""
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from ipll.errors import ConfigError
-from ipll.paper.catalogue import ACCURACY, WORDS, Bench, Entry
+from ipll.paper.catalogue import ACCURACY, Bench, Entry
 from ipll.paper.numbers import Runs
+from ipll.paper.wording import WORDS
 
 WIDTH = 3.3  # inches: a column of a paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
@@ -87,16 +88,21 @@ def separation(series: Sequence[Curve]) -> Figure:
 
 
 def sweep(series: Sequence[Curve]) -> Figure:
-    """Average incremental accuracy against the setting that is swept."""
+    """Average incremental accuracy against the setting that is swept, a line for each method."""
     figure = Figure(figsize=(WIDTH, 2.4))
     axes = figure.subplots()
     key = _swept(series)
-    at = [float(one.entry.settings[key]) for one in series]
-    numbers = [[float(run[ACCURACY]) for run in one.runs] for one in series]
-    axes.errorbar(
-        at, list(map(mean, numbers)), yerr=list(map(_std, numbers)), color=COLOURS[0], marker=MARKERS[0],
-        elinewidth=0.9, capthick=0.9,
-    )  # fmt: skip
+    methods = list(dict.fromkeys(one.entry.method for one in series))
+    for style, method in enumerate(methods):
+        own = [one for one in series if one.entry.method == method]
+        numbers = [[float(run[ACCURACY]) for run in one.runs] for one in own]
+        axes.errorbar(
+            [float(one.entry.settings[key]) for one in own], list(map(mean, numbers)), yerr=list(map(_std, numbers)),
+            **_look(style), label=method, elinewidth=0.9, capthick=0.9,
+        )  # fmt: skip
+    if len(methods) > 1:
+        _legend(figure, axes)
+    at = sorted({float(one.entry.settings[key]) for one in series})
     if min(at) > 0 and max(at) / min(at) >= 10:
         axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(at))
@@ -129,8 +135,9 @@ def bars(series: Sequence[Curve]) -> Figure:
         at = [list(groups).index(one.entry.column) + (style - (len(methods) - 1) / 2) * width for one in own]
         heights = list(map(mean, numbers))
         drawn = axes.bar(
-            at, heights, 0.92 * width, yerr=list(map(_std, numbers)), label=method, hatch=HATCHES[style],
-            color=COLOURS[style], edgecolor="white", linewidth=0, error_kw={"linewidth": 0.8, "ecolor": "0.1"},
+            at, heights, 0.92 * width, yerr=list(map(_std, numbers)), label=method, color=_look(style)["color"],
+            hatch=HATCHES[style % len(HATCHES)], edgecolor="white", linewidth=0,
+            error_kw={"linewidth": 0.8, "ecolor": "0.1"},
         )  # fmt: skip
         axes.bar_label(drawn, [f"{height:.1f}" for height in heights], padding=1.5, fontsize=6)
     axes.set_xticks(range(len(groups)), list(groups.values()))
@@ -194,14 +201,21 @@ def _line(axes: Axes, name: str, values: Sequence[Sequence[float]], style: int) 
         return
     tasks = np.array([task for task, _ in known])
     middle = np.array([mean(numbers) for _, numbers in known])
-    colour = COLOURS[style % len(COLOURS)]
-    axes.plot(
-        tasks, middle, label=name, marker=MARKERS[style % len(MARKERS)], linestyle=LINES[style % len(LINES)],
-        color=colour, markeredgecolor="white", markeredgewidth=0.4,
-    )  # fmt: skip
+    look = _look(style)
+    axes.plot(tasks, middle, label=name, **look, markeredgecolor="white", markeredgewidth=0.4)
     if any(len(numbers) > 1 for _, numbers in known):
         spread = np.array([_std(numbers) for _, numbers in known])
-        axes.fill_between(tasks, middle - spread, middle + spread, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(tasks, middle - spread, middle + spread, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _look(style: int) -> dict[str, Any]:
+    """Colour, marker and line of a series; where the colours begin again, they meet other markers and lines."""
+    place = style + style // len(COLOURS)
+    return {
+        "color": COLOURS[style % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": LINES[place % len(LINES)],
+    }
 
 
 def _percent(axes: Axes) -> None:

@@ -16,7 +16,7 @@ from ipll.engine.files import write_atomically
 from ipll.errors import ConfigError
 from ipll.paper.catalogue import SEEDS, Bench, benches
 from ipll.paper.measured import published_runs
-from ipll.paper.numbers import Origin, Runs, command, find_runs, no_runs
+from ipll.paper.numbers import SEEDS_DIFFER, Origin, Runs, command, epochs_a_task, find_runs, no_runs, unlike_seeds
 from ipll.results.conditions import on_samples
 
 if TYPE_CHECKING:
@@ -120,14 +120,17 @@ def _drawn(bench: Bench, runs: Runs, seeds: Sequence[int], notes: Sequence[str],
     from ipll.paper.figure_kinds import KINDS, series_of
 
     with matplotlib.rc_context(STYLE):
-        figure = KINDS[str(bench.figure)](series_of(bench, runs, seeds))
-        caption = "\n".join([*textwrap.wrap(protocol, 72), _caption(bench, runs)])
+        series = series_of(bench, runs, seeds)
+        figure = KINDS[str(bench.figure)](series)
+        unlike = unlike_seeds({one.name: one.runs for one in series})
+        caption = "\n".join([*textwrap.wrap(protocol, 72), _caption(bench, runs, unlike)])
         figure.supxlabel(caption, fontsize=5.8, color="0.35")
-    return Drawing(bench, figure, tuple(notes))
+    told = [f"Warning: what is drawn rests on {unlike}. {SEEDS_DIFFER}"] if unlike else []
+    return Drawing(bench, figure, (*notes, *told))
 
 
-def _caption(bench: Bench, runs: Runs) -> str:
-    """The setting that all share, and how the numbers were obtained, in lines that fit under the figure."""
+def _caption(bench: Bench, runs: Runs, unlike: str) -> str:
+    """The setting that all share, what was set, and how the numbers were obtained, in lines that fit below."""
     words = [entry.column.split(", ") for entry in bench.entries]
     setting = ", ".join(word for word in words[0] if all(word in one for one in words))
     seeds: dict[Any, int] = {}
@@ -136,11 +139,13 @@ def _caption(bench: Bench, runs: Runs) -> str:
     few, most = min(seeds.values()), max(seeds.values())
     n = f"n = {few}" if few == most else f"n = {few} to {most}"
     origins = sorted({Origin.of(result) for result in runs.found.values()})
-    epochs = ", ".join(dict.fromkeys(origin.epochs for origin in origins))
+    epochs = list(dict.fromkeys(origin.epochs for origin in origins))
     hardware = ", ".join(dict.fromkeys(origin.hardware for origin in origins))
     scored = on_samples(runs.scored_on)
-    lines = [f"{setting}; {'mean ± std, ' if most > 1 else ''}{n}", f"{epochs} epochs a task; {hardware}"]
+    lines = [f"{setting}; {'mean ± std, ' if most > 1 else ''}{n}", *([f"with {bench.asked}"] if bench.asked else ())]
+    lines += [f"{epochs_a_task(epochs)}; {hardware}"]
     lines += [f"scored{scored}, not on the test set"] if scored else []
+    lines += [f"{unlike} (other class orders and streams)"] if unlike else []
     return "\n".join(textwrap.fill(line, 72) for line in lines)
 
 

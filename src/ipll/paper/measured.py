@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from ipll.config import preset_names, resolve
 from ipll.method import canonical, our_methods
-from ipll.paper.catalogue import ACCURACY, WORDS, Bench, Entry, flat, freeze, text_of
+from ipll.paper.catalogue import ACCURACY, Bench, Entry
 from ipll.paper.numbers import Number, Record, Runs
 from ipll.paper.published import cells, paper_value
+from ipll.paper.wording import WORDS, flat, freeze, text_of
 from ipll.results.conditions import epochs_in_words, scored_on, short_epochs
 from ipll.results.schema import per_task
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from ipll.errors import RunError
 from ipll.paper import OUT
-from ipll.paper.catalogue import ACCURACY, SEEDS, WORDS, Bench, Cell, Entry, benches
+from ipll.paper.catalogue import ACCURACY, SEEDS, Bench, Cell, Entry
 from ipll.paper.published import paper_value
+from ipll.paper.wording import WORDS
+from ipll.plugins import loaded_files
 from ipll.results.conditions import on_samples, scored_alike, scored_on, short_epochs
 from ipll.results.result import Result
 
@@ -66,6 +67,28 @@ class Origin(NamedTuple):
         return cls(epochs, str(environment["hardware"]), str(torch), commit[:10] + changed, scored_on(result))
 
 
+def epochs_a_task(epochs: Sequence[str]) -> str:
+    """-> '1 epoch a task', '200/30 epochs a task', '20 or 40 epochs a task'."""
+    return f"{' or '.join(epochs)} epoch{'' if list(epochs) == ['1'] else 's'} a task"
+
+
+def seeds_in_words(runs: Sequence[Record]) -> str:
+    """-> 'seeds 0, 1'."""
+    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run['seed']) for run in runs)}"
+
+
+SEEDS_DIFFER = "Another seed is another class order and another stream: compare with care."
+
+
+def unlike_seeds(runs: Mapping[str, Sequence[Record]]) -> str:
+    """-> 'seeds 0, 1: pgdr, pgdr/pp; seed 1: pgdr/mp', where not all that are compared rest on the same; else ''."""
+    groups: dict[str, list[str]] = {}
+    for name, own in runs.items():
+        if own:
+            groups.setdefault(seeds_in_words(own), []).append(name)
+    return "; ".join(f"{seeds}: {', '.join(names)}" for seeds, names in groups.items()) if len(groups) > 1 else ""
+
+
 class Runs(NamedTuple):
     """The finished runs of a bench; those that are still to be made; and what is wrong with files that are damaged."""
 
@@ -93,33 +116,37 @@ def find_runs(bench: Bench, out: Path, seeds: Iterable[int]) -> Runs:
                 runs.found[cell] = by_folder[str(folder)] = _read(cell, folder)
                 continue
             except RunError as error:
-                runs.damaged.append(str(error))
+                if str(error) not in runs.damaged:
+                    runs.damaged.append(str(error))
         runs.missing.append(cell)
     scored_alike(by_folder)
     return runs
 
 
 def _read(cell: Cell, folder: Path) -> Record:
-    result = Result.load(folder)
+    result = Result.load(folder, remedy="Left out: the same ipll bench runs it again.")
     if (result["preset"], result["method"], result["seed"]) != (cell.preset, cell.method, cell.seed):
-        raise RunError(f"{folder / 'result.json'}: this is the result of another run than {cell}. Left out.")
+        raise RunError(
+            f"{folder / 'result.json'}: this is the result of another run than {cell}. Left out: move "
+            "it elsewhere, and the same ipll bench runs that."
+        )
     return result
 
 
 def command(bench: Bench, out: Path, seeds: Sequence[int]) -> str:
     """-> the command that makes the runs of a bench."""
-    words = ["ipll", "bench", bench.name]
-    original = benches().get(bench.name, bench).entries
-    if any(replace(entry, asked={}) not in original for entry in bench.entries):
-        words += ["--preset", bench.entries[0].preset]
-    for key, value in bench.entries[0].asked.items():
-        words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    words = ["ipll", "bench", bench.name, *bench.options, *plugin_words()]
     if tuple(seeds) != SEEDS:
         first = tuple(seeds) == tuple(range(len(seeds)))
         words += ["--seeds", str(len(seeds)) if first else "".join(f"{seed}," for seed in seeds)]
     if out != OUT:
         words += ["--out", str(out)]
     return shlex.join(words)
+
+
+def plugin_words() -> list[str]:
+    """-> --plugin FILE for each that is loaded, as words of a command."""
+    return [word for path in loaded_files() for word in ("--plugin", path)]
 
 
 def no_runs(bench: Bench, out: Path, seeds: Sequence[int], damaged: Sequence[str]) -> RunError:
@@ -187,8 +214,8 @@ class Number:
 
     @property
     def obtained(self) -> str:
-        seeds = ", ".join(str(run["seed"]) for run in self.runs)
-        n = f"n = {len(self.runs)} (seed{'s' if len(self.runs) > 1 else ''} {seeds})"
-        epochs, hardware, torch, commit, scored = (" or ".join(values) for values in self.origins)
-        words = [n, f"{epochs} epochs a task", hardware, f"torch {torch}", f"commit {commit}"]
+        n = f"n = {len(self.runs)} ({seeds_in_words(self.runs)})"
+        epochs, *others = self.origins
+        hardware, torch, commit, scored = (" or ".join(values) for values in others)
+        words = [n, epochs_a_task(epochs), hardware, f"torch {torch}", f"commit {commit}"]
         return ", ".join([*words, f"scored{on_samples(scored)}"] if on_samples(scored) else words)

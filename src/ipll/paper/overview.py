@@ -12,6 +12,7 @@ from pathlib import Path
 from ipll.config import resolve
 from ipll.engine.cells import guard
 from ipll.errors import ConfigError
+from ipll.paper.layout import bars
 from ipll.paper.measured import Measured, Protocol, measured
 from ipll.settings import check_choice
 
@@ -76,11 +77,11 @@ def _text(groups: Groups) -> str:
 def _markdown(groups: Groups, to: Path | None) -> str:
     lines: list[str] = []
     for protocol, own in groups:
-        lines += [f"{_title(protocol)}.", "", _bars([*HEADS, "runs"]), _bars(["---"] * (len(HEADS) + 1))]
+        lines += [f"{_title(protocol)}.", "", bars([*HEADS, "runs"]), bars(["---"] * (len(HEADS) + 1))]
         for one in own:
             setting, method, *rest = _row(one)
             runs = (_linked(f"{run['average_incremental_accuracy']:.2f}", run["file"], to) for run in one.runs)
-            lines.append(_bars([setting, f"`{method}`", *rest, ", ".join(runs)]))
+            lines.append(bars([setting, f"`{method}`", *rest, ", ".join(runs)]))
         lines += [""]
     return "\n".join(lines)
 
@@ -95,10 +96,6 @@ def _up_to(file: str, folder: Path) -> list[str] | None:
     """-> the steps up from a folder to the nearest that holds the file; None where there is no such."""
     places = enumerate((folder, *folder.parents))
     return next(([".."] * steps for steps, place in places if (place / file).is_file()), None)
-
-
-def _bars(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _csv(groups: Groups) -> str:

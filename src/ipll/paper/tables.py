@@ -11,8 +11,19 @@ from pathlib import Path
 
 from ipll.engine.cells import guard
 from ipll.paper.catalogue import ACCURACY, SEEDS, Bench, Entry, benches
+from ipll.paper.layout import Column, bars, plain_markdown, precise, tex
 from ipll.paper.measured import published_numbers
-from ipll.paper.numbers import METRICS, Number, Origin, command, find_runs, no_runs
+from ipll.paper.numbers import (
+    METRICS,
+    SEEDS_DIFFER,
+    Number,
+    Origin,
+    Runs,
+    command,
+    find_runs,
+    no_runs,
+    unlike_seeds,
+)
 from ipll.results.conditions import TEST, on_samples, scored_alike
 from ipll.settings import check_choice
 
@@ -41,8 +52,8 @@ class PaperTable:
     The paper's are on the test set: beside numbers on validation samples they are left out.
     """
 
-    def __init__(self, bench: Bench, numbers: Sequence[Number], makes: str, damaged: Sequence[str] = ()) -> None:
-        self.bench, self.makes, self.damaged = bench, makes, damaged
+    def __init__(self, bench: Bench, numbers: Sequence[Number], makes: str, found: Runs | None = None) -> None:
+        self.bench, self.makes, self.found = bench, makes, found or Runs({}, [], [])
         self.scored_on = scored_alike({str(i): run for i, one in enumerate(numbers) for run in one.runs})
         if self.scored_on != TEST:
             numbers = [replace(number, entry=replace(number.entry, paper=None)) for number in numbers]
@@ -63,7 +74,7 @@ class PaperTable:
         if not found.found:
             raise no_runs(bench, out, seeds, found.damaged)
         numbers = [Number(entry, found.of(entry, seeds)) for entry in bench.entries]
-        return cls(bench, numbers, command(bench, out, seeds), found.damaged)
+        return cls(bench, numbers, command(bench, out, seeds), found)
 
     @classmethod
     def of_published(cls, bench: Bench, out: Path, preset: str | None = None) -> PaperTable:
@@ -127,7 +138,7 @@ class PaperTable:
             notes.insert(0, "Ours are the numbers that ipll publishes (ipll table published), not runs of yours.")
         elif self.published:
             notes = ["We have published none of these numbers."]
-        if asked := ", ".join(f"{key}={value}" for key, value in self.bench.entries[0].asked.items()):
+        if asked := self.bench.asked:
             notes.append(f"Ours with {asked}{'; the paper with its own settings' if self.with_paper else ''}.")
         if self.scored_on != TEST and any(entry.paper is not None for entry in self.bench.entries):
             notes.append("The paper's numbers, which are on the test set, are left out: ours do not compare with them.")
@@ -148,9 +159,23 @@ class PaperTable:
             only = "; the paper's numbers only" if self.with_paper else ""
             notes.append(f"{', '.join(absent)}: this version has no such preset{only}.")
         if any(number.mean is None and number.entry.available for number in self.numbers):
-            lacks = f"{'fewer than two' if self._has('std') else 'no'} finished runs"
-            notes.append(f"A dash: {'not published' if self.published else lacks}; this makes them: {self.makes}")
-        return notes + [f"Warning: {message}" for message in self.damaged]
+            lacks = "fewer than two finished runs" if self._has("std") else "no finished run"
+            notes.append(f"A dash: {f'not published; this makes them: {self.makes}' if self.published else lacks}.")
+        return [*notes, *self.cautions, *self.damaged]
+
+    @property
+    def cautions(self) -> list[str]:
+        """What keeps the rows from being compared: other seeds, and runs that are missing."""
+        blocks = ([one.runs for one in group.numbers.values()] for group in self.groups())
+        unlike = any(unlike_seeds({str(i): runs for i, runs in enumerate(block)}) for block in blocks)
+        missing, every = len(self.found.missing), len(self.found.missing) + len(self.found.found)
+        cautions = [f"Not all of these numbers rest on the same seeds. {SEEDS_DIFFER}"] if unlike else []
+        return cautions + ([f"Missing: {missing} of its {every} runs. To make them: {self.makes}"] if missing else [])
+
+    @property
+    def damaged(self) -> list[str]:
+        """Which files are damaged."""
+        return [f"Warning: {message}" for message in self.found.damaged]
 
     def _has(self, metric: str) -> bool:
         return any(number.entry.metric == metric for number in self.numbers)
@@ -159,7 +184,7 @@ class PaperTable:
         lines = [self.bench.title, self.unit]
         for group in self.groups():
             left = max(map(len, group.rows))
-            blocks = [_Column(name, [self._marked(group.numbers.get((row, name))) for row in group.rows])
+            blocks = [Column(name, [self._marked(group.numbers.get((row, name))) for row in group.rows])
                       for name in group.columns]  # fmt: skip
             per_line = max(1, (WIDTH - left) // (3 + max(block.width for block in blocks)))
             for start in range(0, len(blocks), per_line):
@@ -182,17 +207,17 @@ class PaperTable:
         what = "ours / paper (difference)" if self.with_paper else "ours"
         for group in self.groups():
             heads = [f"{name}: {what}" if name else what for name in group.columns]
-            lines += ["", group.title, "", _bars(["method", *heads]), _bars(["---", *("---:" for _ in heads)])]
+            lines += ["", group.title, "", bars(["method", *heads]), bars(["---", *("---:" for _ in heads)])]
             for row in group.rows:
                 numbers = [group.numbers.get((row, name)) for name in group.columns]
-                lines.append(_bars([f"`{row}`", *map(self._markdown_cell, numbers)]))
-        return "\n".join([*lines, "", *(f"- {_plain_markdown(note)}" for note in self.notes)]) + "\n"
+                lines.append(bars([f"`{row}`", *map(self._markdown_cell, numbers)]))
+        return "\n".join([*lines, "", *(f"- {plain_markdown(note)}" for note in self.notes)]) + "\n"
 
     def _markdown_cell(self, number: Number | None) -> str:
         if number is None:
             return ""
         ours, *rest = self._cells(number)
-        return f"{ours} / {rest[0]} ({rest[1]}{_plain_markdown(number.mark)})" if rest else ours
+        return f"{ours} / {rest[0]} ({rest[1]}{plain_markdown(number.mark)})" if rest else ours
 
     def _latex(self) -> str:
         lines = [f"% {self.bench.title}; {self.unit}. Needs \\usepackage{{booktabs}}."]
@@ -200,18 +225,18 @@ class PaperTable:
         for group in self.groups():
             k, n = len(heads), len(group.columns)
             lines += [f"\\begin{{tabular}}{{l{'r' * k * n}}}", "\\toprule"]
-            lines.append(f"\\multicolumn{{{1 + k * n}}}{{l}}{{{_tex(group.title)}}} \\\\")
+            lines.append(f"\\multicolumn{{{1 + k * n}}}{{l}}{{{tex(group.title)}}} \\\\")
             if any(group.columns):
-                names = "".join(f" & \\multicolumn{{{k}}}{{c}}{{{_tex(name)}}}" for name in group.columns)
+                names = "".join(f" & \\multicolumn{{{k}}}{{c}}{{{tex(name)}}}" for name in group.columns)
                 rules = " ".join(f"\\cmidrule(lr){{{2 + k * i}-{1 + k * (i + 1)}}}" for i in range(n))
                 lines += [names.strip() + " \\\\", rules]
             lines += [" & ".join(["method", *heads * n]) + " \\\\", "\\midrule"]
             for row in group.rows:
                 numbers = (group.numbers.get((row, name)) for name in group.columns)
-                cells = (_tex(cell) for number in numbers for cell in self._marked(number))
-                lines.append(" & ".join([_tex(row), *cells]) + " \\\\")
+                cells = (tex(cell) for number in numbers for cell in self._marked(number))
+                lines.append(" & ".join([tex(row), *cells]) + " \\\\")
             lines += ["\\bottomrule", "\\end{tabular}", "\\par\\medskip"]
-        return "\n".join([*lines, *(f"{{\\footnotesize {_tex(note)}\\par}}" for note in self.notes)]) + "\n"
+        return "\n".join([*lines, *(f"{{\\footnotesize {tex(note)}\\par}}" for note in self.notes)]) + "\n"
 
     def _csv(self) -> str:
         file = io.StringIO()
@@ -222,9 +247,9 @@ class PaperTable:
             row = [
                 self._row(entry), entry.column, entry.method, entry.preset,
                 json.dumps({**entry.settings, **entry.asked}), entry.metric,
-                _precise(number.mean), _precise(number.std), len(number.runs),
-                " ".join(str(run["seed"]) for run in number.runs), _precise(entry.paper), _precise(number.paper_std),
-                _precise(number.difference), "yes" if number.mark else "no",
+                precise(number.mean), precise(number.std), len(number.runs),
+                " ".join(str(run["seed"]) for run in number.runs), precise(entry.paper), precise(number.paper_std),
+                precise(number.difference), "yes" if number.mark else "no",
                 *(" | ".join(values) for values in number.origins), number.protocol,
             ]  # fmt: skip
             writer.writerow(guard(str(one)) for one in row)
@@ -240,41 +265,3 @@ CSV = (
 def render(bench: Bench, out: Path, seeds: Sequence[int] = SEEDS, fmt: str = "text") -> str:
     """-> the table of a bench from the runs under `out`. Without any run, a RunError says which command makes them."""
     return PaperTable.of_runs(bench, out, seeds).render(fmt)
-
-
-class _Column:
-    """A column of the text: 'ours paper diff' of each row, set to equal widths."""
-
-    def __init__(self, name: str, rows: Sequence[tuple[str, ...]]) -> None:
-        heads = ("ours", "paper", "diff ")[: len(rows[0])]
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        self.name = name
-        self.width = max(len(name), sum(widths) + 2 * len(widths) - 2)
-        self.head, *self.lines = (
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).ljust(self.width)
-            for row in (heads, *rows)
-        )
-
-
-def _bars(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _plain_markdown(text: str) -> str:
-    return text.replace("*", "\\*").replace("|", "\\|").replace("<", "&lt;")
-
-
-TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$^{\dagger}$", "*": "$^{*}$",
-}  # fmt: skip
-
-
-def _tex(text: str) -> str:
-    """Escaped; a number's minus sign is set as one."""
-    escaped = "".join(TEX.get(letter, letter) for letter in text.strip())
-    return f"${escaped[0]}${escaped[1:]}" if escaped[:1] in ("+", "-") and len(escaped) > 1 else escaped
-
-
-def _precise(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"

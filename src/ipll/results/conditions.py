@@ -57,6 +57,5 @@ def short_epochs(first: int, later: int = 0) -> str:
 
 def epochs_in_words(first: int, later: int = 0) -> str:
     """-> '200 epochs each', or '200 epochs in the first task, 30 in each later one'."""
-    if later in (0, first):
-        return f"{first} epochs each"
-    return f"{first} epochs in the first task, {later} in each later one"
+    epochs = f"{first} epoch{'' if first == 1 else 's'}"
+    return f"{epochs} each" if later in (0, first) else f"{epochs} in the first task, {later} in each later one"

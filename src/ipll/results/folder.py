@@ -194,8 +194,11 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
     check_no_others(path, (*OURS, *GIVEN))
 
 
-def read_result(path: Path) -> Mapping[str, Any]:
-    """-> result.json of a finished run."""
+AGAIN = "Run it again with --overwrite."
+
+
+def read_result(path: Path, remedy: str = AGAIN) -> Mapping[str, Any]:
+    """-> result.json of a finished run. `remedy` is what the caller says of a damaged one."""
     file = path / "result.json"
     if not path.is_dir():
         raise RunError(f"{path}: there is no such run folder.")
@@ -206,7 +209,7 @@ def read_result(path: Path) -> Mapping[str, Any]:
     try:
         return read_sealed(file)
     except ValueError as error:
-        raise RunError(f"{file}: damaged: it {error}. Run it again with --overwrite.") from None
+        raise RunError(f"{file}: damaged: it {error}. {remedy}".rstrip()) from None
     except OSError as error:
         raise RunError(f"{file}: cannot be read: {error.strerror or error}.") from None
 

@@ -9,7 +9,7 @@ from typing import Any
 from ipll.errors import RunError
 from ipll.results import schema
 from ipll.results.conditions import on_samples, scored_on
-from ipll.results.folder import read_result
+from ipll.results.folder import AGAIN, read_result
 
 
 class Result(Mapping[str, Any]):
@@ -20,13 +20,13 @@ class Result(Mapping[str, Any]):
         self.folder = folder
 
     @classmethod
-    def load(cls, folder: str | Path) -> Result:
-        """-> the result of a finished run; a RunError names the file and the field that cannot be used. Measures that
-        an earlier version did not take are None."""
+    def load(cls, folder: str | Path, remedy: str = AGAIN) -> Result:
+        """-> the result of a finished run; a RunError names the file and the field that cannot be used, and what the
+        caller says that helps. Measures that an earlier version did not take are None."""
         folder = Path(folder)
-        values = read_result(folder)
+        values = read_result(folder, remedy)
         if wrong := schema.problem(values):
-            raise RunError(f"{folder / 'result.json'}: {wrong}. Run it again with --overwrite.")
+            raise RunError(f"{folder / 'result.json'}: {wrong}. {remedy}".rstrip())
         tasks = len(values["accuracy_per_task"])
         return cls({**{schema.per_task(name): [None] * tasks for name in schema.LATER}, **values}, folder)
 

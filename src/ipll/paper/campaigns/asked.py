@@ -1,8 +1,8 @@
 """What a campaign was asked for, kept in its folder, so that a table or figure need not be told again.
 
 OUT/campaigns/NAME.DIGEST.json holds the options of `ipll bench NAME`, a file for each way it was asked: processes that
-write at once never write different things to one file. Campaigns that differ in seeds and --only alone are shown as
-one: that of all seeds.
+write at once never write different things to one file. Campaigns that differ in seeds, --only and --method alone are
+shown as one: that of all seeds and methods.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from ipll.errors import ConfigError, NewerVersion, RunError
 from ipll.paper import OUT
 from ipll.paper.campaigns.plan import parse_seeds
 from ipll.paper.catalogue import Bench, find_bench
+from ipll.paper.numbers import plugin_words
 
 FOLDER = "campaigns"
+WHOLE = (
+    "The file itself is whole. Where its campaign is of a plugin, name that: --plugin FILE. Where it is of another "
+    "version of ipll, move the file elsewhere to be shown the others."
+)
+DAMAGED = "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)."
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Asked:
     set: tuple[str, ...] = ()
     seeds: str | None = None  # None: the usual ones
     only: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()  # beside those of the paper's
 
     @property
     def plainly(self) -> bool:
@@ -45,7 +52,13 @@ class Asked:
         if self.preset is not None:
             resolve(self.preset)  # an unknown one is told with a suggestion
             bench = bench.on(self.preset)
-        return bench.with_settings(parse_overrides(self.set)).only(self.only)
+        return bench.beside(self.methods).with_settings(parse_overrides(self.set)).only(self.only)
+
+    def beside(self, methods: tuple[str, ...]) -> Asked:
+        """The same, and further methods, whichever rows were chosen of it."""
+        rows = {entry.method for entry in self.bench().entries} & {*self.only}
+        joined = tuple(dict.fromkeys((*self.methods, *methods)))
+        return replace(self, methods=joined, only=(*self.only, *methods) if rows else self.only)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -55,10 +68,11 @@ class Asked:
     def command(self, verb: str, out: Path) -> str:
         """-> the command that shows just this campaign, or goes on with it."""
         words = ["ipll", verb, self.name, *(["--preset", self.preset] if self.preset else [])]
+        words += [word for one in self.methods for word in ("--method", one)]
         words += [word for one in self.set for word in ("--set", one)]
         words += ["--seeds", self.seeds or "3"]
         words += [word for one in self.only if verb != "figure" for word in ("--only", one)]
-        return shlex.join([*words, *(["--out", str(out)] if out != OUT else [])])
+        return shlex.join([*words, *(["--out", str(out)] if out != OUT else []), *plugin_words()])
 
     def done(self, out: Path) -> tuple[int, int]:
         """-> how many of its cells have a result, of how many."""
@@ -78,6 +92,8 @@ class Asked:
     def keep(self, out: Path) -> None:
         """Writes it down, unless it is."""
         options = asdict(replace(self, seeds=self.seeds or "3"))
+        if not self.methods:
+            del options["methods"]  # as earlier versions write it
         digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()[:12]
         file = out / FOLDER / f"{self.name}.{digest}.json"
         try:
@@ -100,7 +116,8 @@ def kept(out: Path, name: str) -> list[Asked]:
             only = (*other.only, *one.only) if one.only and other.only else ()
             usual = seeds == list(range(len(seeds)))
             text = str(len(seeds)) if usual else "".join(f"{seed}," for seed in seeds)
-            one = replace(one, seeds=text, only=tuple(dict.fromkeys(only)))
+            methods = dict.fromkeys((*other.methods, *one.methods))
+            one = replace(one, seeds=text, only=tuple(dict.fromkeys(only)), methods=tuple(methods))
         found[key] = one
     return list(found.values())
 
@@ -111,7 +128,8 @@ def to_show(asked: Asked, out: Path, verb: str) -> Asked | None:
     lists several, or what is there instead."""
     held = kept(out, asked.name)
     found = [one for one in held if one.fits(asked)]
-    just = next((replace(asked, seeds=asked.seeds or one.seeds) for one in found if asked.fits(one)), asked)
+    just = next((replace(asked, seeds=asked.seeds or one.seeds, methods=one.beside(asked.methods).methods)
+                 for one in found if asked.fits(one)), asked)  # fmt: skip
     if not asked.plainly and replace(just, only=()).done(out)[0]:
         return just
     if asked.plainly and not found:
@@ -120,13 +138,13 @@ def to_show(asked: Asked, out: Path, verb: str) -> Asked | None:
         lines = "".join(one.told(verb, out) for one in found)
         raise RunError(f"{out} holds several campaigns of {asked.name}. Show one of them:{lines}")
     for one in found:
-        shown = replace(one, seeds=asked.seeds or one.seeds)
-        if replace(shown, only=one.only).done(out)[0]:
-            return replace(shown, only=asked.only or one.only)
+        shown = replace(one, seeds=asked.seeds or one.seeds).beside(asked.methods)
+        if shown.done(out)[0]:
+            return replace(shown, only=asked.only or shown.only)
     if held and not asked.plainly:
         lines = "".join(one.told(verb, out) for one in held)
         raise RunError(f"{out} holds no finished run of {asked.name} with these options. It holds:{lines}")
-    return asked if asked.set or asked.seeds else None
+    return asked if asked.set or asked.seeds or asked.methods else None
 
 
 def hints(asked: Asked, out: Path) -> list[str]:
@@ -147,7 +165,6 @@ def hints(asked: Asked, out: Path) -> list[str]:
 
 def _read(file: Path, name: str) -> Asked:
     """-> what a file keeps; a RunError where it is damaged, or says what cannot be."""
-    means = "Remove it, and name its campaign by the options that it was made with (--preset, --set, --seeds)"
     try:
         one = _checked(read_sealed(file), name)
         for cell in one.bench().cells(one.numbers)[:1]:
@@ -155,16 +172,18 @@ def _read(file: Path, name: str) -> Asked:
     except FileNotFoundError:
         raise
     except ConfigError as error:
-        raise RunError(f"{file} cannot be used here: {error} Where it is of a plugin, add --plugin. {means}.") from None
+        raise RunError(f"{file} cannot be used here: {error} {WHOLE}") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{file} {error}. {means}.") from None
+        raise RunError(f"{file} {error}. {DAMAGED}") from None
     return one
 
 
 def _checked(values: dict[str, Any], name: str) -> Asked:
-    texts = {key: values.get(key) for key in ("set", "only")}
+    values = {"methods": [], **values}  # earlier versions have none
+    texts: dict[str, Any] = {key: values.get(key) for key in ("set", "only", "methods")}
     good = values.keys() == Asked.__dataclass_fields__.keys() and values["name"] == name
     good = good and isinstance(values["preset"], str | None) and isinstance(values["seeds"], str)
     if not good or not all(isinstance(t, list) and all(isinstance(one, str) for one in t) for t in texts.values()):
         raise ValueError("is no record of a campaign of this name")
-    return Asked(name, values["preset"], tuple(values["set"]), values["seeds"], tuple(values["only"]))
+    listed = {key: tuple(text) for key, text in texts.items()}
+    return Asked(name, preset=values["preset"], seeds=values["seeds"], **listed)

@@ -77,7 +77,7 @@ class LocalPool:
 
     def _ended(self, process: _Process, line: str | None) -> list[tuple[Job, Outcome]]:
         if line is not None and json.loads(line) == READY:
-            self._bad_starts, process.ready = 0, True
+            self._bad_starts = 0
             return []
         job, process.job = process.job, None
         if line is not None:
@@ -128,6 +128,7 @@ class _Process:
     def _listen(self, replies: queue.SimpleQueue[tuple[_Process, str | None]]) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
+            self.ready = True
             replies.put((self, line))
         replies.put((self, None))
 
@@ -141,8 +142,11 @@ class _Process:
             return  # it has died: its end is on the way
 
     def stop(self) -> None:
-        """The end of its stdin asks it to end, whatever signals it has had by then."""
+        """The end of its stdin asks it to end, whatever signals it has had by then. One that is still importing torch
+        has nothing to keep, and ends at once: SIGTERM is the system's own until it is ready."""
         self.stopped = True
+        if not self.ready:
+            self._process.terminate()
         assert self._process.stdin
         try:
             self._process.stdin.close()

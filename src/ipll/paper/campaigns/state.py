@@ -30,14 +30,14 @@ class Status(NamedTuple):
     state: State
     result: Mapping[str, Any] = MappingProxyType({})  # of a cell that is done
     error: str = ""  # of one that failed
-    damage: str = ""  # what is wrong with the result.json that lies there
+    damage: str = ""  # what is wrong with the result.json that lies there; the caller says what comes of it
 
 
 def read_status(folder: Path) -> Status:
     damage = ""
     if (folder / "result.json").exists():
         try:
-            return Status(State.DONE, Result.load(folder))
+            return Status(State.DONE, Result.load(folder, remedy=""))
         except NewerVersion:  # no damage: it must not be set aside
             raise
         except RunError as problem:

@@ -32,7 +32,8 @@ from ipll.errors import DataError, Interrupted, NewerVersion
 from ipll.learner import Position
 from ipll.paper.campaigns import claims
 from ipll.paper.campaigns.state import State, can_resume, read_status, record_error, set_aside
-from ipll.paper.catalogue import Cell, freeze
+from ipll.paper.catalogue import Cell
+from ipll.paper.wording import freeze
 from ipll.plugins import load_plugins
 from ipll.progress import Plan, Silent
 
