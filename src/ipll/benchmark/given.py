@@ -10,13 +10,14 @@ import numpy as np
 
 from ipll.config import Config
 from ipll.data.source import Source
-from ipll.data.stream import DROPPED, Stream, inconsistency
+from ipll.data.stream import DROPPED, Stream, check_classes, inconsistency
 from ipll.errors import ConfigError, DataError
 
 
 def as_given(given: Stream | str | Path, config: Config, source: Source) -> tuple[Config, Stream]:
     """-> configuration and stream of a run that learns from this one. Its settings become the run's, with its SHA-256
     in `stream.given`, unless they and the seed make the very same stream. The seed decides all else that is random."""
+    check_classes(source)
     stream, name = (given, "the stream") if isinstance(given, Stream) else (Stream.load(Path(given)), str(given))
     if problem := inconsistency(stream) or _unfit(stream, source):
         raise DataError(f"{name}: {problem}.")
