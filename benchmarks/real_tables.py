@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from table_baselines import BASELINES, Floats, Learn
+from table_baselines import BASELINES, Floats, Learn, forest
 
 from ipll.engine.device import cpu_threads, describe
 from ipll.own import Model, Predictions, Samples, from_arrays
 from ipll.own.prediction import calibration_error
 
+PLAIN = {**BASELINES, "forest": forest}
 ARRIVALS = 4
 MISSES = (0.1, 0.2)
 LATER = {"restricted": 0.0, "unrestricted": 0.0, "blurry": 0.1}
@@ -44,6 +45,8 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5, help="of one-shot fits, out of five")
     parser.add_argument("--arrival-folds", type=int, default=5, help="of arrivals, out of five")
     parser.add_argument("--miss-folds", type=int, default=5, help="of misses, out of five")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--methods", nargs="+", default=[*PLAIN, "ipll"], choices=[*PLAIN, "ipll"], help="of one-shot")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -55,8 +58,8 @@ def main() -> None:
     }
     with cpu_threads(options.threads):
         report["environment"] = describe(torch.device("cpu"))
-        for way, path in product((one_shot, misses, arrivals), options.data):
-            for run in way(path, options):
+        for way, path in product(options.ways, options.data):
+            for run in WAYS[way](path, options):
                 report["runs"].append(run)
                 shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in run.items()}
                 print(json.dumps(shown), flush=True)
@@ -78,9 +81,10 @@ def one_shot(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]
     """One row of measures for every method and fold."""
     for data in folds(path, options.seed, options.folds):
         sets = data.sets[data.train]
-        for name, learn in BASELINES.items():
-            yield data.row("one-shot", name) | data.baseline(learn, data.train, sets, data.test)[0]
-        yield data.row("one-shot", "ipll") | data.ours([(data.train, sets)])
+        for name in [name for name in PLAIN if name in options.methods]:
+            yield data.row("one-shot", name) | data.baseline(PLAIN[name], data.train, sets, data.test)[0]
+        if "ipll" in options.methods:
+            yield data.row("one-shot", "ipll") | data.ours([(data.train, sets)])
 
 
 def arrivals(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -99,6 +103,9 @@ def misses(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield data.row(way, "ipll") | data.ours([(data.train, sets)])
             told = {"disambiguation.miss_rate": share}
             yield data.row(way, "ipll, told") | data.ours([(data.train, sets)], settings=told)
+
+
+WAYS = {"one-shot": one_shot, "misses": misses, "arrivals": arrivals}
 
 
 class Table:
