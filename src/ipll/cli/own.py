@@ -25,8 +25,8 @@ TrainTable = Annotated[
     Path | None,
     typer.Argument(
         metavar="TABLE",
-        help="One row per sample, with its candidates: .csv, .tsv, .parquet or .jsonl. With --votes: the samples that "
-        "the votes are about, or nothing where these name images.",
+        help="One row per sample, with its candidates: .csv, .tsv, .parquet, .jsonl, .mat or .npz. With --votes: the "
+        "samples that the votes are about, or nothing where these name images.",
     ),
 ]
 Votes = Annotated[

@@ -28,7 +28,7 @@ def read_table(
     unlabelled: bool = False,
     known: Iterable[str] = (),
 ) -> Samples:
-    """-> the samples of a CSV, TSV, Parquet or JSON Lines file. What is wrong with it is a DataError.
+    """-> the samples of a CSV, TSV, Parquet, JSON Lines, .mat or .npz file. What is wrong with it is a DataError.
 
     skip_bad: samples whose image is missing or broken are left out and listed in `skipped`.
     image_size: decodes the images at once, to this size; without it, `Samples.decoded` does so later.
@@ -52,7 +52,9 @@ def gather(
     check_names(table, {*TEXT, "features", *(name for name in columns if name.startswith("features."))}, ADVICE)
     _check_kind(table)
     if "candidates" not in columns and not unlabelled:
-        raise DataError(f"{table.path}: no column 'candidates'. Add one: a list, or text such as 'robin|sparrow'.")
+        what = "array 'candidates'" if table.word == "sample" else "column 'candidates'"
+        how = "a matrix of 0 and 1" if table.word == "sample" else "a list, or text such as 'robin|sparrow'"
+        raise DataError(f"{table.path}: no {what}. Add one: {how}.")
     rows = table.rows
     broken: dict[int, str] = {}
     images: Images | None = None
@@ -77,7 +79,7 @@ def gather(
         feature_names=features.names,
         words=features.words,
         images=images,
-        warnings=features.notes,
+        warnings=table.notes + features.notes,
         numbered_in=None if {"id", "image"} & set(columns) else str(table.path),
         split=text_column(table, "split") if "split" in columns else None,
     )

@@ -1,9 +1,9 @@
-"""Tables: the columns of a CSV, Parquet or JSON Lines file, and its rows as their owner counts them."""
+"""Tables: the columns of a CSV, Parquet or JSON Lines file, or of matrices, and its rows as their owner counts them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,14 @@ from ipll.engine.regular import check_regular
 from ipll.errors import DataError, suggest
 from ipll.own.reading.csv_files import read_csv
 from ipll.own.reading.json_files import read_json
+from ipll.own.reading.matrices import FIRST, read_matrices
 from ipll.own.reading.problems import Problems
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", *FIRST)
+OTHERWISE = {  # an ending that is none of these -> what to do
+    ".npy": "It is one array: write features and candidates into one .npz, numpy.savez(file, data=X, candidates=Y).",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save the sheet as CSV (UTF-8)."),
+}
 SIGNATURES = {
     b"PAR1": "a Parquet file",
     b"PK\x03\x04": "a spreadsheet or ZIP file",
@@ -39,7 +44,8 @@ class Table:
     path: Path
     columns: dict[str, Any]  # name -> Arrow array
     rows: npt.NDArray[np.int64]  # [n], row numbers as the user counts: a CSV's header is row 1
-    word: str  # 'row', or 'line' for JSON Lines
+    word: str  # 'row'; 'line' for JSON Lines, 'sample' for matrices
+    notes: list[str] = field(default_factory=list)  # how it was read, where that is not plain
 
     def problems(self) -> Problems:
         return Problems(str(self.path), self.word)
@@ -51,7 +57,7 @@ def open_table(path: Path, text: Collection[str]) -> Table:
     if suffix not in SUFFIXES:
         if not path.exists():
             raise DataError(f"cannot read {path}: there is no such file or folder. Check the path.")
-        hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
+        hint = f" {OTHERWISE[suffix]}" if suffix in OTHERWISE else ""
         raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}.{hint}")
     try:
         check_regular(path)
@@ -60,6 +66,9 @@ def open_table(path: Path, text: Collection[str]) -> Table:
         kind = next((kind for mark, kind in SIGNATURES.items() if head.startswith(mark)), "")
         if not head:
             raise DataError(f"{path} is empty. A table has a header and one row per sample.")
+        if suffix in FIRST:
+            columns, first, notes = read_matrices(path)
+            return Table(path, dict(columns), np.arange(len(columns["features"])) + first, "sample", notes)
         if suffix == ".parquet":
             table = _read_parquet(path, kind)
             rows = np.arange(1, table.num_rows + 1)
