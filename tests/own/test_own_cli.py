@@ -292,6 +292,16 @@ def test_update_brings_a_class(main: Any, model: Path) -> None:
     assert not list(model.glob(".*"))  # no lock is left
 
 
+def test_a_star_in_an_update_stands_for_what_the_model_knows_too(main: Any, model: Path, here: Path) -> None:
+    rows = iris_rows(range(103, 110), NAMES[2:])
+    rows[0]["candidates"] = "*"
+    write_csv(here / "star.csv", rows)
+    assert main("update", model, "star.csv").status == 0
+    learnt = Model.load(model)
+    row = learnt.records.ids.index("flower103")
+    assert set(learnt.records.candidates(learnt.names)[row]) == set(NAMES)
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ipll.own import Samples, read_table
+from ipll.own import Samples, read_given, read_table, read_votes
 
 Write = Callable[..., Path]
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="|", exclude_categories=("C", "Z")), min_size=1, max_size=8
-)
+).filter(lambda name: name != "*")  # which stands for all
 SETS = st.lists(
     st.lists(NAMES | st.sampled_from(['"Robin", European', "a,b", "雀", "naïve"]), min_size=1, max_size=4),
     min_size=1,
@@ -154,6 +154,41 @@ def test_look_alike_names_are_warned_of(write: Write) -> None:
     assert any("'Robin', 'robin' differ" in warning for warning in warnings)
     assert any("'House  Sparrow', 'house sparrow' differ" in warning for warning in warnings)
     assert not any("ro bin" in warning or "crow" in warning for warning in warnings)
+
+
+ANYTHING = """features.x,candidates,split
+1,a|b,
+2,*,train
+3, * ,
+4,b,
+5,c,test
+"""
+
+
+def test_a_star_stands_for_all_classes_that_are_learnt(write: Write) -> None:
+    train = read_given(write("t.csv", ANYTHING)).train
+    assert (train.names, train.candidates[:3].tolist()) == (("a", "b"), [[True, True]] * 3)
+    assert train.warnings == []
+    more = read_given(write("t.csv", ANYTHING), update=True, classes=("b", "z")).train
+    assert more.names == ("a", "b", "z")
+    assert more.candidates.tolist() == [[1, 1, 0], [1, 1, 1], [1, 1, 1], [0, 1, 0]]
+    lists = [{"features": [1.0], "candidates": ["a", "b"]}, {"features": [2.0], "candidates": ["*"]}]
+    assert read_table(write("t.parquet", lists)).candidates.all()
+
+
+def test_stars_alone_are_no_candidates(write: Write, refused: Callable[..., str]) -> None:
+    assert "row 2: no candidates" in refused(read_table, write("t.csv", "features.x,candidates\n1,*\n2,*\n"))
+
+
+def test_who_does_not_know_is_no_class(write: Write) -> None:
+    rows = "1,a|b\n2,Don't  know\n3,don’t know\n4,?\n5,b|Unsure\n6,a|Unsure\n7,unknown island\n"
+    warnings = read_table(write("t.csv", "features.x,candidates\n" + rows)).warnings
+    found = next(warning for warning in warnings if "taken for classes like any other" in warning)
+    assert "\"Don't  know\" (of 1), 'don’t know' (of 1), '?' (of 1), 'Unsure' (of 2)." in found
+    assert "in a table '*'" in found
+    votes = write("v.csv", "sample,annotator,label\nx,ann,a\nx,ben,b\ny,ann,unsure\ny,ben,a\n")
+    warnings = read_votes(votes, samples=write("s.csv", "id,features.x\nx,1\ny,2\n")).warnings
+    assert [w for w in warnings if "'unsure' (of 1)" in w and "leave these votes out" in w]
 
 
 def test_another_mark_between_candidates_is_warned_of(write: Write) -> None:

@@ -149,7 +149,13 @@ def update(
         if said is None or table is not None or votes is not None:
             _tell_reading(table, votes)
             given = read_given(
-                table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True, known=before.feature_names
+                table,
+                votes,
+                min_votes=min_votes,
+                skip_bad=skip_bad,
+                update=True,
+                known=before.feature_names,
+                classes=before.names,
             )
             _tell(given)
         samples, reporter = None if given is None else given.train, LiveProgress(err_console)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipll.errors import DataError
-from ipll.own.reading.columns import candidate_sets, holds_bars, text_column
+from ipll.own.reading.columns import NO_CANDIDATES, candidate_sets, holds_bars, text_column, with_any
 from ipll.own.reading.features import Features, feature_matrix
 from ipll.own.reading.images import Images, image_files, to_be_found
 from ipll.own.reading.problems import Problems
@@ -27,6 +27,7 @@ def read_table(
     allow_one_class: bool = False,
     unlabelled: bool = False,
     known: Iterable[str] = (),
+    classes: Iterable[str] = (),
 ) -> Samples:
     """-> the samples of a CSV, TSV, Parquet, JSON Lines, .mat or .npz file. What is wrong with it is a DataError.
 
@@ -35,17 +36,18 @@ def read_table(
     allow_one_class: one class is enough (an update may bring just one).
     unlabelled: candidates may be missing (to predict, or to evaluate by `label`).
     known: the features of a model that the samples are for (`Model.feature_names`): what is a word there is one here.
+    classes: its classes (`Model.names`), for which the candidate '*' stands, too.
     """
     table = open_table(Path(path), TEXT)
     problems = table.problems()
-    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known)
+    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known, classes=classes)
     if not unlabelled:
         check_separator(table, samples)
     return accept(samples, broken, problems, skip_bad, image_size, allow_one_class)
 
 
 def gather(
-    table: Table, problems: Problems, *, unlabelled: bool, known: Iterable[str] = ()
+    table: Table, problems: Problems, *, unlabelled: bool, known: Iterable[str] = (), classes: Iterable[str] = ()
 ) -> tuple[Samples, dict[int, str]]:
     """-> all samples of a table, and the images that are missing or broken. What else is wrong goes to `problems`."""
     columns = table.columns
@@ -86,7 +88,9 @@ def gather(
     if "label" in columns:
         samples = replace(samples, label_names=text_column(table, "label"))
     if "candidates" in columns:
-        samples = with_candidates(samples, *candidate_sets(table, None if unlabelled else problems))
+        samples = with_candidates(samples, *with_any(*candidate_sets(table), samples.learnt_from, classes))
+        if not unlabelled:
+            problems.add(rows[~samples.candidates.any(1)], "no candidates", NO_CANDIDATES)
         samples = replace(samples, warnings=samples.warnings + _other_separator(samples))
     return samples, broken
 
