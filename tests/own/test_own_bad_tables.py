@@ -82,6 +82,23 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
         ["would be one candidate", "not ','"],
     ),
     ("t.csv", "features.x,candidates\n1,a;b\n2,b;c\n3,c;a\n", ["'a;b' would be one candidate", "not ';'"]),
+    *(
+        (
+            "t.csv",
+            f"features.x,candidates\n1,crow\n2,{name}\n3,robin\n4,Wren\n5,gull\n",
+            [
+                f"'{name}' would be a class of its own beside {parts} (names like it: 1, in 1 rows)",
+                "Put '|' between",
+            ],
+        )
+        for name, parts in (
+            ("robin or wren", "'robin' and 'Wren'"),
+            ("Robin AND wren", "'robin' and 'Wren'"),
+            ("robin/wren", "'robin' and 'Wren'"),
+            ("robin; crow or wren", "'robin' and 'crow' and 'Wren'"),
+            ("robin ?", "'robin'"),
+        )
+    ),
     ("t.csv", "features.x,candidates\n", ["has no rows"]),
     ("t.csv", "features.x,candidates", ["has no rows"]),
     ("t.csv", "", ["is empty"]),

@@ -332,6 +332,17 @@ def test_update_of_a_model_that_lacks_a_file(main: Any, model: Path) -> None:
     assert (status, "damaged: model/state-000001.safetensors is missing. Take it from a copy" in err) == (2, True)
 
 
+def test_samples_that_were_learnt_are_corrected_by_decisions(main: Any, model: Path, here: Path) -> None:
+    """So says the message, and so it is."""
+    err = main("update", model, "first.csv").err
+    assert "ipll update MODEL --decisions FILE, with the columns id and class" in err
+    assert "To add votes on samples that were learnt: ipll fit, with all votes." in err
+    (here / "corrected.csv").write_text("id,class\nflower0,versicolor\n")
+    assert main("update", model, "--decisions", "corrected.csv").status == 0
+    learnt = Model.load(model)
+    assert learnt.records.labels(learnt.names)[learnt.records.ids.index("flower0")] == "versicolor"
+
+
 def test_an_update_by_one_sample(main: Any, model: Path) -> None:
     write_csv(Path("one.csv"), [rows_of(Path("second.csv"))[0] | {"candidates": "virginica"}])
     status, out, err = main("update", model, "one.csv", "--device", "cpu")

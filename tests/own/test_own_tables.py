@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from ipll.errors import DataError
 from ipll.own import Samples, read_given, read_table, read_votes
 
 Write = Callable[..., Path]
@@ -189,6 +190,17 @@ def test_who_does_not_know_is_no_class(write: Write) -> None:
     votes = write("v.csv", "sample,annotator,label\nx,ann,a\nx,ben,b\ny,ann,unsure\ny,ben,a\n")
     warnings = read_votes(votes, samples=write("s.csv", "id,features.x\nx,1\ny,2\n")).warnings
     assert [w for w in warnings if "'unsure' (of 1)" in w and "leave these votes out" in w]
+
+
+def test_lists_in_words_are_told_where_bars_are_known(write: Write) -> None:
+    table = write("t.csv", "features.x,candidates\n1,a|b\n2,a or b\n3,b?\n4,salt and pepper\n")
+    told = "\n".join(read_table(table).warnings)
+    assert "taken for classes of their own: 'a or b', 'b?'. Candidates" in told
+    with pytest.raises(DataError, match="'b or c' would be a class of its own beside 'b' and 'c'"):
+        read_given(write("t.csv", "features.x,candidates\n1,b or c\n2,b\n"), update=True, classes=["c"])
+    votes = write("v.csv", "sample,annotator,label\nx,ann,a\nx,ben,b\ny,ann,a/b\n")
+    warnings = read_votes(votes, samples=write("s.csv", "id,features.x\nx,1\ny,2\n")).warnings
+    assert [w for w in warnings if "taken for classes of their own: 'a/b'" in w]
 
 
 def test_another_mark_between_candidates_is_warned_of(write: Write) -> None:

@@ -17,8 +17,9 @@ from ipll.messages import counted
 from ipll.own.reading.columns import NO_CANDIDATES
 from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.read import TEXT, accept, check_separator, gather, read_table
+from ipll.own.reading.read import TEXT, accept, gather, read_table
 from ipll.own.reading.samples import Samples, checked, plain_split
+from ipll.own.reading.separators import check_separator
 from ipll.own.reading.tables import open_table, release_memory
 from ipll.own.reading.votes import read_votes
 
@@ -94,7 +95,7 @@ def _read_table(path: Path, skip_bad: bool, known: Iterable[str], classes: Itera
     unlabelled = {"split", "candidates"} <= set(table.columns)
     samples, broken = gather(table, problems, unlabelled=unlabelled, known=known, classes=classes)
     if "candidates" in table.columns:
-        check_separator(table, samples)
+        check_separator(table, samples, classes)
     if samples.split is not None:
         empty = samples.learnt_from & ~samples.candidates.any(1)
         problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipll.errors import DataError
-from ipll.own.reading.columns import NO_CANDIDATES, candidate_sets, holds_bars, text_column, with_any
+from ipll.own.reading.columns import NO_CANDIDATES, candidate_sets, text_column, with_any
 from ipll.own.reading.features import Features, feature_matrix
 from ipll.own.reading.images import Images, image_files, to_be_found
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.samples import Samples, checked, duplicates, recurring, stop_at, with_candidates
+from ipll.own.reading.samples import Samples, checked, duplicates, stop_at, with_candidates
+from ipll.own.reading.separators import check_separator, other_separator
 from ipll.own.reading.tables import Table, check_names, open_table
 
 TEXT = ("id", "image", "candidates", "label", "split")
@@ -42,7 +43,7 @@ def read_table(
     problems = table.problems()
     samples, broken = gather(table, problems, unlabelled=unlabelled, known=known, classes=classes)
     if not unlabelled:
-        check_separator(table, samples)
+        check_separator(table, samples, classes)
     return accept(samples, broken, problems, skip_bad, image_size, allow_one_class)
 
 
@@ -91,7 +92,7 @@ def gather(
         samples = with_candidates(samples, *with_any(*candidate_sets(table), samples.learnt_from, classes))
         if not unlabelled:
             problems.add(rows[~samples.candidates.any(1)], "no candidates", NO_CANDIDATES)
-        samples = replace(samples, warnings=samples.warnings + _other_separator(samples))
+        samples = replace(samples, warnings=samples.warnings + other_separator(samples))
     return samples, broken
 
 
@@ -122,30 +123,3 @@ def _check_kind(table: Table) -> None:
         )
     if len(kinds) > 1:
         raise DataError(f"{table.path}: both '{kinds[0]}' and '{kinds[1]}'. Keep one of them: a sample is one thing.")
-
-
-def check_separator(table: Table, samples: Samples) -> None:
-    """Raises where candidates are lists that something else than '|' separates: what is between it recurs."""
-    mark = _other_mark(samples)
-    if mark and not holds_bars(table) and recurring(samples.names, mark) > 0.5:
-        raise DataError(
-            f"{samples.source}: {samples.names[0]!r} would be one candidate: '|' separates names, not '{mark}'. "
-            f"Put '|' between them. Where '{mark}' is part of the names, end them with '|', or give lists, in "
-            "Parquet or JSON Lines."
-        )
-
-
-def _other_separator(samples: Samples) -> list[str]:
-    """-> a warning where no row has two candidates, but most names hold what others separate lists with."""
-    mark = _other_mark(samples)
-    return [f"{samples.source}: most candidates hold '{mark}'. It is part of the name; '|' separates names."] * bool(
-        mark
-    )
-
-
-def _other_mark(samples: Samples) -> str:
-    """-> what most names hold that others separate lists with, where no row has two candidates; else ''."""
-    if samples.candidates.sum() > len(samples):
-        return ""
-    names = samples.names
-    return next((mark for mark in ";,/" if 2 * sum(mark in name for name in names) > len(names)), "")

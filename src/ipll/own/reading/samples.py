@@ -18,6 +18,7 @@ from ipll.own.reading.images import Images
 from ipll.own.reading.problems import GAPS, UNSURE, Problems
 
 WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
+BETWEEN = re.compile(r"\s*[;,/]\s*|\s+(?:or|and)\s+", re.IGNORECASE)  # what people write for a bar
 TRAIN = "train"  # the split that is learnt from
 REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-bad (skip_bad=True)."
 
@@ -153,7 +154,7 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
             "A classifier needs at least two; add samples of others."
         )
     warnings = look_alikes([*samples.names, *samples.foreign_labels])
-    warnings += _of_nobody_who_knows(samples)
+    warnings += _of_nobody_who_knows(samples) + _of_lists(samples)
     if "-1" in samples.names and len(samples.names) > 2 and all(map(str.isdecimal, {*samples.names} - {"-1"})):
         warnings.append(
             f"{samples.source}: -1 is taken for a class like any other. Where it says 'unlabelled', give all classes "
@@ -177,6 +178,16 @@ def _of_nobody_who_knows(samples: Samples) -> list[str]:
     return [
         f"{samples.source}: candidates that are taken for classes like any other: {told}. Where that says that "
         f"something is missing, or that nobody knows, {ways}."
+    ]
+
+
+def _of_lists(samples: Samples) -> list[str]:
+    if not (lists := lists_of_others(samples.names)):
+        return []
+    told = ", ".join(map(repr, list(lists)[:5])) + ", ..." * (len(lists) > 5)
+    return [
+        f"{samples.source}: classes that look like several of the others, or like a doubt, and are taken for classes "
+        f"of their own: {told}. Candidates of a table, and votes, have '|' between the names."
     ]
 
 
@@ -254,6 +265,18 @@ def recurring(names: Iterable[str], mark: str) -> float:
     times = Counter(part for found in parts.values() for part in found)
     separated = {part for name, found in parts.items() if mark in name for part in found}
     return sum(times[part] > 1 for part in separated) / max(len(separated), 1)
+
+
+def lists_of_others(names: Iterable[str], known: Iterable[str] = ()) -> dict[str, list[str]]:
+    """-> names that are made of other names, as in 'robin or wren', 'robin/wren', 'robin?', and these."""
+    names = list(names)
+    alone = {_said(name): name for name in (*known, *names)}
+    parts = {name: [_said(part) for part in BETWEEN.split(name.rstrip(" ?"))] for name in names}
+    return {
+        name: [alone[part] for part in found]
+        for name, found in parts.items()
+        if found != [_said(name)] and all(part in alone for part in found)
+    }
 
 
 def duplicates(ids: list[str], rows: npt.NDArray[np.int64], problems: Problems, remedy: str) -> None:
