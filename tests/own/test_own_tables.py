@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import subprocess
 import sys
@@ -139,6 +140,54 @@ def test_spaces_and_empty_columns_of_a_spreadsheet(write: Write) -> None:
     assert samples.feature_names == ("x",)
     assert samples.names == ("a", "b")
     assert samples.label_names == ["b", "b"]
+
+
+EUROPE = (
+    "\ufeffid;candidates;features.x;features.n;features.y;features.w\r\na;r|s;1,5;7;;wood\r\n\r\nb;s;-2,75;8;1;rock\r\n"
+)
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "a semicolon (;)"), ("\t", "a tab")])
+def test_tables_of_european_spreadsheets(write: Write, mark: str, name: str) -> None:
+    path = write("t.csv", EUROPE.replace(";", mark))
+    samples = read_table(path)
+    assert samples.feature_names == ("x", "n", "y", "w=rock", "w=wood")
+    np.testing.assert_array_equal(samples.features, [[1.5, 7, np.nan, 0, 1], [-2.75, 8, 1, 1, 0]])
+    assert sets_of(samples) == [{"r", "s"}, {"s"}]
+    assert samples.rows.tolist() == [2, 4]
+    assert samples.warnings[0] == f"{path}: read with columns separated by {name} and decimal commas."
+    plain = read_table(write("t.csv", EUROPE.replace(";", mark).replace("1,5", "1.5").replace("-2,75", "1000")))
+    assert plain.warnings[0].endswith(f"read with columns separated by {name}.")
+    assert plain.features[:, 0].tolist() == [1.5, 1000]  # type: ignore[index]
+
+
+def test_a_decimal_comma_makes_all_commas_decimal(write: Write) -> None:
+    samples = read_table(write("t.tsv", "features.x\tfeatures.y\tcandidates\n1,500\t1,5\ta\n2,25e3\t NA \tb\n"))
+    np.testing.assert_array_equal(samples.features, [[1.5, 1.5], [2250, np.nan]])
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_packed_tables(write: Write, tmp_path: Path, ending: str) -> None:
+    rows = [{"features": [k, k / 2], "candidates": ["a", "b"][: k + 1]} for k in range(3)]
+    cells = "".join(f"{k},{k / 2},{'a|b' if k else 'a'}\n" for k in range(3)).replace(
+        ",", "\t" if ending == "tsv" else ","
+    )
+    header = "features.0,features.1,candidates\n".replace(",", "\t" if ending == "tsv" else ",")
+    plain = write(f"t.{ending}", rows if ending == "jsonl" else header + cells)
+    packed = tmp_path / f"t.{ending}.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    one, other = read_table(plain), read_table(packed)
+    np.testing.assert_array_equal(one.features, other.features)
+    assert (one.names, one.ids, one.word) == (other.names, other.ids, other.word)
+    assert one.candidates.tolist() == other.candidates.tolist()
+
+
+def test_what_unpacks_to_more_than_fits(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("t.csv.gz", gzip.compress(b"features.x,candidates\n" + b"1,a\n" * 10**6))
+    assert path.stat().st_size < 10**5
+    monkeypatch.setattr("ipll.engine.machine.memory", lambda: 2 * 10**6)
+    with pytest.raises(DataError, match=r"t\.csv\.gz would unpack to more"):
+        read_table(path)
 
 
 def test_rows_are_counted_as_a_spreadsheet_shows_them(write: Write) -> None:

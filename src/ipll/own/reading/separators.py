@@ -27,7 +27,7 @@ def check_separator(table: Table, samples: Samples, known: Iterable[str] = ()) -
         count = samples.candidates[:, [name in lists for name in samples.names]].any(1).sum()
         raise DataError(
             f"{samples.source}: {next(iter(lists))!r} would be a class of its own beside {_told(lists)} "
-            f"(names like it: {len(lists):,}, in {count:,} rows). Put '|' between all that a sample may be. Where these "
+            f"(names like it: {len(lists):,}, in {count:,} rows). Put '|' between all that a sample may be. Where they "
             f"are names of their own, {WAY_OUT}"
         )
 
