@@ -242,10 +242,10 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given | 
         evaluation_lines,
         kept_lines,
         network_lines,
-        settled_lines,
         show_choices,
         skipped_lines,
     )
+    from ipll.cli.own_settled import settled_lines
     from ipll.own.history import Score
     from ipll.own.prediction import evaluate as compare
     from ipll.own.work import keep_score, readable

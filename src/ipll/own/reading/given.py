@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipll.data.pictures import passed_over, pictures
+from ipll.data.pictures import is_picture, passed_over, pictures
 from ipll.errors import ConfigError, DataError
 from ipll.messages import counted
 from ipll.own.reading.columns import NO_CANDIDATES
@@ -69,9 +69,12 @@ def read_given(
 
 
 def read_to_predict(source: Path, *, skip_bad: bool, known: Iterable[str] = ()) -> Samples:
-    """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it."""
+    """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it, or
+    one image."""
     if source.is_dir():
         return _read_folder(source, skip_bad)
+    if is_picture(str(source)):
+        return _read_image(source)
     return read_table(source, skip_bad=skip_bad, allow_one_class=True, unlabelled=True, known=known)
 
 
@@ -119,6 +122,13 @@ def _by_split(samples: Samples) -> Given:
         samples.take(test) if len(test) else None,
         dict(zip(names.tolist(), counts.tolist(), strict=True)),
     )
+
+
+def _read_image(path: Path) -> Samples:
+    """-> one image, as a folder of one."""
+    images, broken = image_files([str(path)])
+    samples = Samples.bare(str(path), [_name(path.name)], np.array([1]), "image")
+    return accept(replace(samples, images=images), broken, Problems(str(path), "image"), False, None, True)
 
 
 def _read_folder(folder: Path, skip_bad: bool) -> Samples:

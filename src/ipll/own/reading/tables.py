@@ -24,6 +24,7 @@ from ipll.own.reading.problems import Problems
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", *FIRST)
 OTHERWISE = {  # an ending that is none of these -> what to do
     ".npy": "It is one array: write features and candidates into one .npz, numpy.savez(file, data=X, candidates=Y).",
+    **dict.fromkeys((".heic", ".heif"), "Convert the image to JPEG or PNG."),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save the sheet as CSV (UTF-8)."),
 }
 GZIP = "a gzip file"
