@@ -194,6 +194,10 @@ def test_bombs_and_false_claims(refused: Refused, monkeypatch: pytest.MonkeyPatc
             patch.setattr("ipll.engine.machine.memory", lambda: 2**30)
             Path("lost.mat").write_bytes(head + content)
             assert said in refused(read_table, "lost.mat")
+    wide = array(b"partial_target", 5, (10**8, 3), element(5, struct.pack("<iii", 0, 1, 10**8 - 1)),
+                 element(5, struct.pack("<iiii", 0, 1, 2, 3)), element(9, np.ones(3).tobytes()))  # fmt: skip
+    Path("lost.mat").write_bytes(head + array(b"data", 6, (3, 4), element(9, np.zeros(12).tobytes())) + wide)
+    assert read_table("lost.mat").names == ("1", "2", "100000000")  # and at once
     bomb = zlib.compress(array(b"data", 6, (2**22, 1), element(9, bytes(2**25))))
     Path("lost.mat").write_bytes(head + struct.pack("<II", 15, len(bomb)) + bomb)
     monkeypatch.setattr("ipll.engine.machine.memory", lambda: 2**24)

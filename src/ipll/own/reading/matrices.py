@@ -104,12 +104,13 @@ def _columns(path: Path, arrays: Arrays, called: Mapping[str, str], first: int) 
         if column in arrays and not (column == "label" and _is_vector(arrays["label"], n))
     }
     width = max((one.shape[1] for one in rows.values()), default=0)
-    names, notes = _names(path, arrays.get("classes"), width, first)
+    names = _names(path, arrays["classes"], width) if "classes" in arrays else None
+    notes = [f"{path}: classes are called by their number, from {first}."] * bool(width and names is None)
     for column, matrix in rows.items():
         if matrix.shape[1] != width:
             raise DataError(f"{path}: '{called[column]}' has {matrix.shape[1]} classes, but there are {width}.")
     if "candidates" in rows:
-        columns["candidates"] = _lists(rows["candidates"], names)
+        columns["candidates"] = _lists(rows["candidates"], names, first)
     if "label" in rows:
         columns["label"] = pa.array(_one_each(path, called["label"], rows["label"], names, first))
     elif "label" in arrays:
@@ -161,15 +162,16 @@ def _by_sample(path: Path, name: str, array: Any, n: int) -> Any:
     return matrix
 
 
-def _names(path: Path, given: Any, width: int, first: int) -> tuple[list[str], list[str]]:
-    """-> the classes of the columns; where they have no names, their numbers, which is told."""
-    if given is None:
-        note = f"{path}: classes are called by their number, from {first}."
-        return [str(first + c) for c in range(width)], [note] * bool(width)
+def _names(path: Path, given: Any, width: int) -> list[str]:
     names = _texts(path, "classes", given, width or np.size(given))
     if len(set(names)) < len(names) or "" in names:
         raise DataError(f"{path}: the classes must be different names, got {', '.join(map(repr, names[:10]))}.")
-    return names, []
+    return names
+
+
+def _texts_of(codes: npt.NDArray[np.int64], names: Sequence[str] | None, first: int) -> list[str]:
+    """-> the names of these classes, or their numbers: a sparse matrix may be wider than anything in it."""
+    return [str(first + code) if names is None else names[code] for code in codes.tolist()]
 
 
 def _texts(path: Path, name: str, array: Any, n: int) -> list[str]:
@@ -185,9 +187,11 @@ def _texts(path: Path, name: str, array: Any, n: int) -> list[str]:
     return [text.strip() for text in texts.tolist()]
 
 
-def _lists(matrix: Any, names: Sequence[str]) -> Any:
+def _lists(matrix: Any, names: Sequence[str] | None, first: int) -> Any:
     """-> the candidates of each sample by name."""
-    coded = pa.DictionaryArray.from_arrays(pa.array(matrix.indices.astype(np.int32)), pa.array(names, pa.string()))
+    used, codes = np.unique(matrix.indices, return_inverse=True)
+    texts = pa.array(_texts_of(used, names, first), pa.string())
+    coded = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), texts)
     return pa.LargeListArray.from_arrays(pa.array(matrix.indptr.astype(np.int64)), coded)
 
 
@@ -196,7 +200,7 @@ def _is_vector(array: Any, n: int) -> bool:
     return bool(array.ndim == 1 or (array.ndim == 2 and array.shape in ((n, 1), (1, n))) or array.dtype.kind in "US")
 
 
-def _one_each(path: Path, name: str, matrix: Any, names: Sequence[str], first: int) -> list[str]:
+def _one_each(path: Path, name: str, matrix: Any, names: Sequence[str] | None, first: int) -> list[str]:
     """-> the label of each sample, '' where it has none."""
     counts = np.diff(matrix.indptr)
     problems = Problems(str(path), "sample")
@@ -206,14 +210,14 @@ def _one_each(path: Path, name: str, matrix: Any, names: Sequence[str], first: i
     )
     problems.stop()
     labels = np.full(len(counts), "", object)
-    labels[counts == 1] = np.array([*names, ""], object)[matrix.indices]
+    labels[counts == 1] = _texts_of(matrix.indices, names, first)
     return list(labels)
 
 
-def _named(path: Path, name: str, array: Any, n: int, names: Sequence[str], first: int) -> list[str]:
+def _named(path: Path, name: str, array: Any, n: int, names: Sequence[str] | None, first: int) -> list[str]:
     """-> labels that are given by name, or by the number of their class."""
     texts = _texts(path, name, array, n)
-    if array.dtype.kind in "US":
+    if array.dtype.kind in "US" or names is None:
         return texts
     by_number = {str(first + c): one for c, one in enumerate(names)}
     return [by_number.get(text, text) for text in texts]
