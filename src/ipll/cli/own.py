@@ -32,8 +32,8 @@ TrainTable = Annotated[
 Votes = Annotated[
     Path | None,
     typer.Option(
-        help="Raw votes: a table with the columns sample, annotator and label, or an export of "
-        "Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
+        help="Raw votes: a table with the columns sample, annotator and label (or sample, and one column for each "
+        "annotator), or an export of Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
     ),
 ]
 LARGE = 20_000_000  # bytes of a table whose reading is told

@@ -47,7 +47,7 @@ def read_mat(path: Path, wanted: Collection[str]) -> tuple[dict[str, Any], list[
         if (order := ORDER.get(head[126:128])) is None:
             raise DataError(f"{path} is no .mat file of version 5 to 7. {WAY_OUT}")
         for kind, begin, size in _tags(file, order):
-            name = _name(_content(path, file, kind, min(size, START), START), order)
+            name = _name(_content(path, file, kind, size if kind == PACKED else min(size, START), START), order)
             if name not in wanted:
                 others += [name] * bool(name)
                 continue
@@ -72,12 +72,10 @@ def _content(path: Path, file: IO[bytes], kind: int, size: int, most: int) -> me
     if all of it was wanted, a DataError."""
     if kind == MATRIX:
         return memoryview(file.read(size))
-    unpack, content = zlib.decompressobj(), bytearray()
-    piece = file.read(size)
-    while piece and len(content) < most:
+    unpack, content, end = zlib.decompressobj(), bytearray(), file.tell() + size
+    while len(content) < most and (piece := unpack.unconsumed_tail or file.read(min(PIECE, end - file.tell()))):
         content += unpack.decompress(piece, min(PIECE, most - len(content)))
-        piece = unpack.unconsumed_tail
-    if piece and most > START:
+    if unpack.unconsumed_tail and most > START:
         raise DataError(f"{path} would unpack to more than this machine's memory could hold.")
     return memoryview(content)[8:]  # behind a tag of its own
 
