@@ -192,13 +192,13 @@ class TestFailures:
             (X * np.nan, NAMES),
             (X, [[]] * len(X)),
             (X, [None] * len(X)),
-            (X, np.ones((len(X), 3), bool)),
-            (X, np.ones((len(X), 3), int)),
+            (X, np.ones((3, len(X)), bool)),
+            (X, np.full((len(X), 3), 2)),
             (X, np.linspace(0, 1, len(X))),
             (IMAGES.astype(float), NAMES),
             (X[:0], NAMES[:0]),
         ],
-        ids=["length", "no y", "nan", "empty", "none", "unnamed", "integers", "regression", "floats", "no X"],
+        ids=["length", "no y", "nan", "empty", "none", "on its side", "integers", "regression", "floats", "no X"],
     )
     def test_bad_input(self, two_batches: IncrementalClassifier, word: str, samples: Any, labels: Any) -> None:
         self.unchanged(two_batches, lambda: getattr(two_batches, word)(samples, labels), ValueError)

@@ -24,7 +24,7 @@ from ipll.errors import ConfigError, DataError, Interrupted
 from ipll.own.decisions import Decisions
 from ipll.own.folder import working_on
 from ipll.own.model import Model
-from ipll.own.reading.arrays import from_arrays
+from ipll.own.reading.arrays import classes_of, from_arrays
 from ipll.own.reading.labels import Labels, are_sets, label_type, read_targets, to_labels
 from ipll.own.reading.samples import Samples, with_candidates
 from ipll.own.saved import write_model
@@ -45,7 +45,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     X is features [n, d], NaN where a number is missing, or uint8 images [n, h, w], [n, h, w, c] or [n, c, h, w]. y is
     labels [n]; or a list, tuple or set of candidates per sample; or a matrix [n, classes] of booleans, or of 0 and 1,
-    whose columns the argument `classes` names.
+    whose columns the argument `classes` names; else they are called as in a data frame, or by their numbers.
 
     Parameters; a model keeps those from `method` to `settings` from its first batch on, and warns where others are set:
 
@@ -213,6 +213,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 stacklevel=3,
             )
         X = new._checked(X, reset=model is None)
+        classes = classes_of(y) if classes is None else classes
         y = read_targets(y)
         named = [] if classes is None else list(classes)
         known = [] if model is None else list(self.classes_)

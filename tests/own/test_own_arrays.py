@@ -10,6 +10,7 @@ import pytest
 from scipy.sparse import csr_array, csr_matrix
 from sklearn.datasets import load_digits
 
+from ipll import IncrementalClassifier
 from ipll.errors import DataError
 from ipll.own import from_arrays
 
@@ -47,6 +48,25 @@ def test_kinds_of_y(y: Any, classes: Any, names: tuple[str, ...], sets: list[Any
     assert samples.features.dtype == np.float32
     np.testing.assert_array_equal(samples.features, X)
     assert samples.ids == ["0", "1", "2"]
+
+
+def test_a_matrix_names_its_classes_itself() -> None:
+    matrix = np.array([[1, 1], [0, 1], [1, 0]], bool)
+    for y in (matrix, matrix.astype(float), matrix.tolist(), csr_matrix(matrix)):
+        samples = from_arrays(X, y)
+        assert samples.names == ("0", "1")
+        assert samples.candidates.tolist() == matrix.tolist()
+
+    class Frame:  # as pandas and polars have it
+        columns, shape = ["robin", "crow"], (3, 2)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return matrix
+
+    assert from_arrays(X, Frame()).names == ("robin", "crow")
+    learner = IncrementalClassifier(epochs=1, random_state=0).fit(X, Frame())
+    assert learner.classes_.tolist() == ["crow", "robin"]
+    assert IncrementalClassifier(epochs=1, random_state=0).fit(X, matrix).classes_.tolist() == [0, 1]
 
 
 def test_images_and_their_axes() -> None:
@@ -137,13 +157,13 @@ def test_classes_that_may_be_the_same(y: list[str], said: str) -> None:
         ((X, ["a", "b", "c"], None, [1, 2, 1]), "sample 2: id '1' is that of sample 0 too"),
         ((X, [["a"], [], ["b"]]), "sample 1: no candidates"),
         ((X, np.array([[1, 1], [0, 0], [1, 0]], bool), ["x", "y"]), "sample 1: no candidates"),
-        ((X, np.ones((3, 2), bool)), "y has 2 columns, but classes names none"),
         ((X, np.ones((3, 2), bool), ["a"]), "classes names 1"),
         (
             (X, np.full((3, 2), 2), ["a", "b"]),
             "A matrix of candidates is [n, classes], of booleans or of 0 and 1",
         ),
-        ((X, csr_matrix(np.ones((3, 2)))), "y has 2 columns, but classes names none"),
+        ((X, np.ones((2, 3), bool)), "y has the shape (2, 3), but X has 3 samples. Give its transpose, y.T"),
+        ((csr_matrix(X), ["a", "b", "c"]), "X is sparse, which cannot be learnt from as it is. Give X.toarray()"),
         ((X, [[0, 0], [0, 1], [1, 0]]), "y has 2 columns, but classes names none"),
         ((X, ["a", "b", "z"], ["a", "b"]), "sample 2: candidate 'z' is not in classes"),
         ((X, ["a", "b", "c"], ["a", "a"]), "must be different names"),

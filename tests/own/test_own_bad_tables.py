@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,23 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
         ["would be one candidate", "not ','"],
     ),
     ("t.csv", "features.x,candidates\n1,a;b\n2,b;c\n3,c;a\n", ["'a;b' would be one candidate", "not ';'"]),
+    *(
+        (
+            "t.csv",
+            f"features.x,candidates\n1,crow\n2,{name}\n3,robin\n4,Wren\n5,gull\n",
+            [
+                f"'{name}' would be a class of its own beside {parts} (names like it: 1, in 1 rows)",
+                "Put '|' between",
+            ],
+        )
+        for name, parts in (
+            ("robin or wren", "'robin' and 'Wren'"),
+            ("Robin AND wren", "'robin' and 'Wren'"),
+            ("robin/wren", "'robin' and 'Wren'"),
+            ("robin; crow or wren", "'robin' and 'crow' and 'Wren'"),
+            ("robin ?", "'robin'"),
+        )
+    ),
     ("t.csv", "features.x,candidates\n", ["has no rows"]),
     ("t.csv", "features.x,candidates", ["has no rows"]),
     ("t.csv", "", ["is empty"]),
@@ -99,8 +117,24 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
         '{"features": [1], "candidates": "a"}\n{"features": [1], "candidates": ["a"]}\n',
         ["line 2: 'candidates' is a list of text, but text in line 1"],
     ),
-    ("t.csv", "features.x;candidates\n1,5;a\n", ["separated by a semicolon (;), not by a comma"]),
-    ("t.csv", "features.x\tcandidates\n1\ta\n", ["separated by a tab", ".tsv"]),
+    ("t.csv", "features.x;note\tcandidates\n1,5;a\tb\n", ["separated by a semicolon (;), not by a comma"]),
+    ("t.tsv", "features.x;candidates\n1,5;a\n", ["separated by a semicolon (;), not by a tab"]),
+    ("t.csv", '"features.x;candidates"\n"1;a"\n', ["separated by a semicolon (;), not by a comma"]),
+    ("t.csv", "sep=;\nfeatures.x;candidates\n1;a\n", ["its first line, 'sep=;', is no header. Remove it"]),
+    ("t.csv", "features.x;features.y;candidates\n1,5;2.5;a\n2,5;1.5;b\n", ["'features.x' holds", "decimal comma"]),
+    (
+        "t.csv",
+        "features.x;candidates\n1,500;a\n2,700;b\n",
+        ["'1,500' and others like it", "if they are decimal commas"],
+    ),
+    ("t.csv", "features.x;candidates\n1,5;a\n2;b;c\n", ["row 3: 3 cells, but the header has 2"]),
+    ("t.csv", gzip.compress(b"features.x,candidates\n1,a\n"), ["is a gzip file, not CSV. Call it t.csv.gz."]),
+    ("t.csv.gz", b"features.x,candidates\n1,a\n", ["t.csv.gz cannot be unpacked (Not a gzipped file", "gzip t.csv."]),
+    ("t.csv.gz", gzip.compress(bytes(9999))[:-12], ["t.csv.gz cannot be unpacked (Compressed file ended"]),
+    ("t.jsonl.gz", gzip.compress(b'{"features": [1], "candidates": "B\xe4r"}\n'), ["line 1: not UTF-8"]),
+    ("t.csv.gz", gzip.compress(b"features.x,candidates\n1,a\n\n2,b,c\n"), ["row 4: 3 cells"]),
+    ("t.csv.gz", gzip.compress(b""), ["is empty"]),
+    ("t.parquet.gz", gzip.compress(b"PAR1"), ["is no table by its ending"]),
     ("t.tsv", "features.x,candidates\n1,a\n", ["separated by a comma", ".csv"]),
     ("t.csv", "features.x,candidates\n1,a\n\n2,Robin, European\n", ["row 4: 3 cells, but the header has 2", "quoted"]),
     ("t.csv", "features.x,candidates\n1,Bär\n".encode("cp1252"), ["line 2: not UTF-8", "'1,Bä'", "CSV UTF-8"]),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from irises import NAMES, QUICK, iris_rows, rows_of, write_csv
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from ipll.cli.own_settled import settled_lines
 from ipll.data.pictures import read_picture
 from ipll.engine.sealed import read_sealed, write_sealed
 from ipll.own.model import Model
@@ -60,6 +63,44 @@ def test_labels_and_other_splits_change_nothing(main: Any, here: Path) -> None:
     one, other = (Model.load(name).tensors for name in ("first", "bare"))
     assert one.keys() == other.keys()
     assert all(np.array_equal(one[key].numpy(), other[key].numpy(), equal_nan=True) for key in one)
+
+
+def test_labels_that_contradict_their_sets(main: Any, here: Path) -> None:
+    """They are counted, and no more: of what is wrong with sets, networks that learn from them know nothing."""
+    rows = iris_rows(range(80), NAMES[:2])
+    for k, row in enumerate(rows):
+        if k % 4 == 0:
+            row["candidates"] = "versicolor" if row["label"] == "setosa" else "setosa"
+    rows[3]["label"] = "virginica"
+    write_csv(here / "wrong.csv", rows)
+    out = main("fit", "wrong.csv", "--out", "m", *QUICK).out
+    assert "Labels outside their candidates in 26.2 % of rows: the sets miss the truth." in out
+    assert "Tell it with ipll fit --miss-rate 0.26." in out
+    assert "Labels outside" not in main("fit", "wrong.csv", "--out", "n", "--miss-rate", "0.2", *QUICK).out
+    assert "Labels outside" not in main("fit", "first.csv", "--out", "o", *QUICK).out
+
+
+def test_what_has_one_candidate_was_not_judged(main: Any, here: Path) -> None:
+    rows = [row | {"candidates": row["label"]} for row in iris_rows(range(80), NAMES[:2])]
+    write_csv(here / "single.csv", rows)
+    out = main("fit", "single.csv", "--out", "m", *QUICK).out
+    assert "Settled on a label for 80 samples: 80 sure, 0 likely, 0 doubtful, 0 poor." in out
+    assert "Each has one candidate, which is taken for its label: whether that is right was not judged." in out
+    assert "Expected to be wrong" not in out
+
+
+@pytest.mark.parametrize(("confidence", "said"), [(0.5, "0 or 1 of them (50.0 %)"), (0.99, "0 of them (1.0 %)")])
+def test_what_one_sample_is_expected_to_be(model: Path, confidence: float, said: str) -> None:
+    learnt = Model.load(model)
+    last = np.array([len(learnt.records) - 1])
+    update = learnt.records.update.copy()
+    update[last] = 2
+    records = replace(learnt.records.assured(last, np.array([confidence], np.float32)), update=update)
+    one = replace(learnt, records=records, updates=2)
+    sizes = np.diff(records.offsets)
+    if sizes[last[0]] == 1:
+        one = replace(one, voted=(2,))
+    assert f"Expected to be wrong: {said}" in "\n".join(settled_lines(one, None))
 
 
 def test_fit_does_not_replace_anything(main: Any, model: Path, here: Path, snapshot: Any) -> None:
@@ -198,6 +239,14 @@ def test_votes_about_images(main: Any, pictures: Any) -> None:
     status, out, err = main("predict", "model", "images", "--out", "images.csv")
     assert status == 0, err
     assert {row["id"] for row in rows_of(Path("images.csv"))} == {path.removeprefix("images/") for path in paths}
+    whole = {row["id"]: row for row in rows_of(Path("images.csv"))}
+    status, out, err = main("predict", "model", paths[0], "--out", "image.csv")
+    assert (status, "image.csv: 1 prediction" in out) == (0, True), err
+    (one,) = rows_of(Path("image.csv"))
+    assert (one["id"], one["class"]) == (Path(paths[0]).name, whole[paths[0].removeprefix("images/")]["class"])
+    Path("broken.png").write_bytes(b"no image")
+    status, _, err = main("predict", "model", "broken.png")
+    assert (status, "broken.png" in err) == (2, True)
 
 
 def test_votes_about_a_table(main: Any, here: Path) -> None:
@@ -292,6 +341,37 @@ def test_update_brings_a_class(main: Any, model: Path) -> None:
     assert not list(model.glob(".*"))  # no lock is left
 
 
+def test_an_update_in_other_units_is_told(main: Any, model: Path, here: Path) -> None:
+    """Of classes that the model knows; what is new may lie anywhere."""
+    rows = iris_rows(range(20, 80, 3), NAMES[:2])
+    other = [{k: v / 16 if "features" in k else f"{v}" for k, v in row.items()} for row in rows]
+    for row in [*rows, *other]:
+        row["id"] = f"new {row['id']}"
+    write_csv(here / "usual.csv", rows)
+    write_csv(here / "units.csv", other)
+    shutil.copytree(model, here / "copy")
+    done = main("update", model, "units.csv")
+    assert done.status == 0
+    found = re.search(r"units.csv: of 20 samples whose candidates are all known, (\d+) are unlike anything", done.err)
+    assert found is not None
+    assert int(found[1]) >= 10
+    assert "where 5 % are usual. Look at their units and columns" in done.err
+    for table in ("usual.csv", "second.csv"):
+        done = main("update", "copy", table)
+        assert done.status == 0
+        assert "unlike anything learnt" not in done.err
+
+
+def test_a_star_in_an_update_stands_for_what_the_model_knows_too(main: Any, model: Path, here: Path) -> None:
+    rows = iris_rows(range(103, 110), NAMES[2:])
+    rows[0]["candidates"] = "*"
+    write_csv(here / "star.csv", rows)
+    assert main("update", model, "star.csv").status == 0
+    learnt = Model.load(model)
+    row = learnt.records.ids.index("flower103")
+    assert set(learnt.records.candidates(learnt.names)[row]) == set(NAMES)
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
@@ -320,6 +400,17 @@ def test_update_of_a_model_that_lacks_a_file(main: Any, model: Path) -> None:
     (model / "state-000001.safetensors").unlink()
     status, _, err = main("update", model, "second.csv")
     assert (status, "damaged: model/state-000001.safetensors is missing. Take it from a copy" in err) == (2, True)
+
+
+def test_samples_that_were_learnt_are_corrected_by_decisions(main: Any, model: Path, here: Path) -> None:
+    """So says the message, and so it is."""
+    err = main("update", model, "first.csv").err
+    assert "ipll update MODEL --decisions FILE, with the columns id and class" in err
+    assert "To add votes on samples that were learnt: ipll fit, with all votes." in err
+    (here / "corrected.csv").write_text("id,class\nflower0,versicolor\n")
+    assert main("update", model, "--decisions", "corrected.csv").status == 0
+    learnt = Model.load(model)
+    assert learnt.records.labels(learnt.names)[learnt.records.ids.index("flower0")] == "versicolor"
 
 
 def test_an_update_by_one_sample(main: Any, model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import subprocess
 import sys
@@ -18,13 +19,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ipll.own import Samples, read_table
+from ipll.errors import DataError
+from ipll.own import Samples, read_given, read_table, read_votes
 
 Write = Callable[..., Path]
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="|", exclude_categories=("C", "Z")), min_size=1, max_size=8
-)
+).filter(lambda name: name != "*")  # which stands for all
 SETS = st.lists(
     st.lists(NAMES | st.sampled_from(['"Robin", European', "a,b", "雀", "naïve"]), min_size=1, max_size=4),
     min_size=1,
@@ -140,6 +142,54 @@ def test_spaces_and_empty_columns_of_a_spreadsheet(write: Write) -> None:
     assert samples.label_names == ["b", "b"]
 
 
+EUROPE = (
+    "\ufeffid;candidates;features.x;features.n;features.y;features.w\r\na;r|s;1,5;7;;wood\r\n\r\nb;s;-2,75;8;1;rock\r\n"
+)
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "a semicolon (;)"), ("\t", "a tab")])
+def test_tables_of_european_spreadsheets(write: Write, mark: str, name: str) -> None:
+    path = write("t.csv", EUROPE.replace(";", mark))
+    samples = read_table(path)
+    assert samples.feature_names == ("x", "n", "y", "w=rock", "w=wood")
+    np.testing.assert_array_equal(samples.features, [[1.5, 7, np.nan, 0, 1], [-2.75, 8, 1, 1, 0]])
+    assert sets_of(samples) == [{"r", "s"}, {"s"}]
+    assert samples.rows.tolist() == [2, 4]
+    assert samples.warnings[0] == f"{path}: read with columns separated by {name} and decimal commas."
+    plain = read_table(write("t.csv", EUROPE.replace(";", mark).replace("1,5", "1.5").replace("-2,75", "1000")))
+    assert plain.warnings[0].endswith(f"read with columns separated by {name}.")
+    assert plain.features[:, 0].tolist() == [1.5, 1000]  # type: ignore[index]
+
+
+def test_a_decimal_comma_makes_all_commas_decimal(write: Write) -> None:
+    samples = read_table(write("t.tsv", "features.x\tfeatures.y\tcandidates\n1,500\t1,5\ta\n2,25e3\t NA \tb\n"))
+    np.testing.assert_array_equal(samples.features, [[1.5, 1.5], [2250, np.nan]])
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_packed_tables(write: Write, tmp_path: Path, ending: str) -> None:
+    rows = [{"features": [k, k / 2], "candidates": ["a", "b"][: k + 1]} for k in range(3)]
+    cells = "".join(f"{k},{k / 2},{'a|b' if k else 'a'}\n" for k in range(3)).replace(
+        ",", "\t" if ending == "tsv" else ","
+    )
+    header = "features.0,features.1,candidates\n".replace(",", "\t" if ending == "tsv" else ",")
+    plain = write(f"t.{ending}", rows if ending == "jsonl" else header + cells)
+    packed = tmp_path / f"t.{ending}.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    one, other = read_table(plain), read_table(packed)
+    np.testing.assert_array_equal(one.features, other.features)
+    assert (one.names, one.ids, one.word) == (other.names, other.ids, other.word)
+    assert one.candidates.tolist() == other.candidates.tolist()
+
+
+def test_what_unpacks_to_more_than_fits(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("t.csv.gz", gzip.compress(b"features.x,candidates\n" + b"1,a\n" * 10**6))
+    assert path.stat().st_size < 10**5
+    monkeypatch.setattr("ipll.engine.machine.memory", lambda: 2 * 10**6)
+    with pytest.raises(DataError, match=r"t\.csv\.gz would unpack to more"):
+        read_table(path)
+
+
 def test_rows_are_counted_as_a_spreadsheet_shows_them(write: Write) -> None:
     text = "features.x,candidates\n1,a|b\n\n2,c\n3,b\n\n"
     assert read_table(write("t.csv", text)).rows.tolist() == [2, 4, 5]
@@ -154,6 +204,52 @@ def test_look_alike_names_are_warned_of(write: Write) -> None:
     assert any("'Robin', 'robin' differ" in warning for warning in warnings)
     assert any("'House  Sparrow', 'house sparrow' differ" in warning for warning in warnings)
     assert not any("ro bin" in warning or "crow" in warning for warning in warnings)
+
+
+ANYTHING = """features.x,candidates,split
+1,a|b,
+2,*,train
+3, * ,
+4,b,
+5,c,test
+"""
+
+
+def test_a_star_stands_for_all_classes_that_are_learnt(write: Write) -> None:
+    train = read_given(write("t.csv", ANYTHING)).train
+    assert (train.names, train.candidates[:3].tolist()) == (("a", "b"), [[True, True]] * 3)
+    assert train.warnings == []
+    more = read_given(write("t.csv", ANYTHING), update=True, classes=("b", "z")).train
+    assert more.names == ("a", "b", "z")
+    assert more.candidates.tolist() == [[1, 1, 0], [1, 1, 1], [1, 1, 1], [0, 1, 0]]
+    lists = [{"features": [1.0], "candidates": ["a", "b"]}, {"features": [2.0], "candidates": ["*"]}]
+    assert read_table(write("t.parquet", lists)).candidates.all()
+
+
+def test_stars_alone_are_no_candidates(write: Write, refused: Callable[..., str]) -> None:
+    assert "row 2: no candidates" in refused(read_table, write("t.csv", "features.x,candidates\n1,*\n2,*\n"))
+
+
+def test_who_does_not_know_is_no_class(write: Write) -> None:
+    rows = "1,a|b\n2,Don't  know\n3,don’t know\n4,?\n5,b|Unsure\n6,a|Unsure\n7,unknown island\n"
+    warnings = read_table(write("t.csv", "features.x,candidates\n" + rows)).warnings
+    found = next(warning for warning in warnings if "taken for classes like any other" in warning)
+    assert "\"Don't  know\" (of 1), 'don’t know' (of 1), '?' (of 1), 'Unsure' (of 2)." in found
+    assert "in a table '*'" in found
+    votes = write("v.csv", "sample,annotator,label\nx,ann,a\nx,ben,b\ny,ann,unsure\ny,ben,a\n")
+    warnings = read_votes(votes, samples=write("s.csv", "id,features.x\nx,1\ny,2\n")).warnings
+    assert [w for w in warnings if "'unsure' (of 1)" in w and "leave these votes out" in w]
+
+
+def test_lists_in_words_are_told_where_bars_are_known(write: Write) -> None:
+    table = write("t.csv", "features.x,candidates\n1,a|b\n2,a or b\n3,b?\n4,salt and pepper\n")
+    told = "\n".join(read_table(table).warnings)
+    assert "taken for classes of their own: 'a or b', 'b?'. Candidates" in told
+    with pytest.raises(DataError, match="'b or c' would be a class of its own beside 'b' and 'c'"):
+        read_given(write("t.csv", "features.x,candidates\n1,b or c\n2,b\n"), update=True, classes=["c"])
+    votes = write("v.csv", "sample,annotator,label\nx,ann,a\nx,ben,b\ny,ann,a/b\n")
+    warnings = read_votes(votes, samples=write("s.csv", "id,features.x\nx,1\ny,2\n")).warnings
+    assert [w for w in warnings if "taken for classes of their own: 'a/b'" in w]
 
 
 def test_another_mark_between_candidates_is_warned_of(write: Write) -> None:

@@ -109,6 +109,77 @@ def test_faults(write: Write, refused: Refused, votes: str, table: str, said: li
         assert part in message
 
 
+@pytest.mark.usefixtures("equal")
+def test_a_bar_in_a_vote_means_a_vote_for_each(write: Write) -> None:
+    votes = VOTES.replace("s2,ann,crow\n", "s2,ann, crow | sparrow|\n").replace("s2,ann,sparrow\n", "")
+    table = write("samples.csv", SAMPLES)
+    plain, barred = (read_votes(write("votes.csv", text), samples=table) for text in (VOTES, votes))
+    assert barred.names == plain.names
+    assert barred.votes is not None
+    assert barred.votes.tolist() == plain.votes.tolist()  # type: ignore[union-attr]
+    assert [w for w in barred.warnings if "1 vote with '|', which is one for each of the names between" in w]
+    assert plain.warnings == []
+    rows = [
+        {"sample": "s1", "annotator": "ann", "label": ["a|b"]},
+        {"sample": "s2", "annotator": "ann", "label": ["c"]},
+    ]
+    assert read_votes(write("votes.parquet", rows), samples=table).names == ("a|b", "c")
+
+
+@pytest.mark.usefixtures("equal")
+def test_what_does_not_match_is_left_out_where_it_may_be(write: Write, refused: Refused) -> None:
+    votes = write("votes.csv", VOTES + "s3,ann,gull\ns3,ben,gull\n")
+    table = write("samples.csv", SAMPLES + "s4,1,\ns5,1,\n")
+    assert "--skip-bad" in refused(read_votes, votes, samples=table)
+    samples = read_votes(votes, samples=table, skip_bad=True)
+    assert samples.ids == ["s2", "s1"]
+    assert samples.names == ("robin", "sparrow", "crow")
+    assert samples.votes is not None
+    assert samples.votes.tolist() == [[0, 1, 2], [2, 1, 0]]
+    told = "\n".join(samples.warnings)
+    assert f"left out 2 votes on samples that are not in {table}, such as 's3'" in told
+    assert "left out 2 samples without votes, or with too few, such as 's4'" in told
+    few = read_votes(
+        write("votes.csv", VOTES.replace("s2,ben,crow\n", "")),
+        samples=table,
+        min_votes=2,
+        skip_bad=True,
+        allow_one_class=True,
+    )
+    assert (few.ids, few.names) == (["s1"], ("robin",))
+    other = write("others.csv", "id,features.x\nt1,1\n")
+    assert "none of its samples, such as 's1'" in refused(read_votes, votes, samples=other, skip_bad=True)
+
+
+@pytest.mark.usefixtures("equal")
+def test_further_columns_are_passed_over_and_named(write: Write) -> None:
+    header, *rows = VOTES.splitlines()
+    votes = "\n".join([f"{header},time,note", *(f"{row},2024-01-01 10:00,x" for row in rows)])
+    samples = read_votes(write("votes.csv", votes), samples=write("samples.csv", SAMPLES))
+    assert samples.names == ("robin", "sparrow", "crow")
+    assert [w for w in samples.warnings if "passed over: 'time', 'note'" in w]
+
+
+@pytest.mark.usefixtures("equal")
+def test_one_column_for_each_annotator(write: Write, refused: Refused) -> None:
+    table = write("samples.csv", SAMPLES)
+    samples = read_votes(write("votes.csv", "id,ann,ben,cem\ns1,1,1,007\ns2,007,, 1|007 \n"), samples=table)
+    assert samples.ids == ["s2", "s1"]
+    assert samples.names == ("1", "007")
+    assert samples.votes is not None
+    assert samples.votes.tolist() == [[1, 2], [2, 1]]
+    assert {one.name for one in samples.annotators} == {"ann", "ben", "cem"}
+    assert [w for w in samples.warnings if "a column for each annotator: ann, ben, cem; 5 votes" in w]
+    for text, why in (
+        ("id,worker,answer\ns1,w1,a\ns2,w2,b\n", "'worker' has no label that another column has"),
+        ("id,ann,ben,time\ns1,a,a,10:00\ns2,a,b,10:01\n", "'time' has no label"),
+        ("id,ann,ben\ns1,a,a\ns1,a,b\n", "'id' is there several times"),
+    ):
+        said = refused(read_votes, write("votes.csv", text), samples=table)
+        assert why in said
+        assert "melt('id', var_name='annotator', value_name='label')" in said
+
+
 def test_votes_about_samples_that_are_no_images_need_their_table(write: Write, photos: Path, refused: Refused) -> None:
     message = refused(read_votes, write("votes.csv", VOTES))
     assert "its samples are no images, such as 's1'" in message

@@ -52,4 +52,10 @@ RecordedPlugins = Annotated[
     ),
 ]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model that `ipll fit` made.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that are missing or broken; else stop.")]
+SkipBad = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Leave out images that are missing or broken, and votes and samples without each other; else stop.",
+    ),
+]

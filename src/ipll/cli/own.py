@@ -25,15 +25,15 @@ TrainTable = Annotated[
     Path | None,
     typer.Argument(
         metavar="TABLE",
-        help="One row per sample, with its candidates: .csv, .tsv, .parquet or .jsonl. With --votes: the samples that "
-        "the votes are about, or nothing where these name images.",
+        help="One row per sample, with its candidates: .csv, .tsv, .parquet, .jsonl, .mat or .npz. With --votes: the "
+        "samples that the votes are about, or nothing where these name images.",
     ),
 ]
 Votes = Annotated[
     Path | None,
     typer.Option(
-        help="Raw votes: a table with the columns sample, annotator and label, or an export of "
-        "Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
+        help="Raw votes: a table with the columns sample, annotator and label (or sample, and one column for each "
+        "annotator), or an export of Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
     ),
 ]
 LARGE = 20_000_000  # bytes of a table whose reading is told
@@ -149,7 +149,13 @@ def update(
         if said is None or table is not None or votes is not None:
             _tell_reading(table, votes)
             given = read_given(
-                table, votes, min_votes=min_votes, skip_bad=skip_bad, update=True, known=before.feature_names
+                table,
+                votes,
+                min_votes=min_votes,
+                skip_bad=skip_bad,
+                update=True,
+                known=before.feature_names,
+                classes=before.names,
             )
             _tell(given)
         samples, reporter = None if given is None else given.train, LiveProgress(err_console)
@@ -236,10 +242,10 @@ def _summarise(model: Model, before: Model | None, folder: Path, given: Given | 
         evaluation_lines,
         kept_lines,
         network_lines,
-        settled_lines,
         show_choices,
         skipped_lines,
     )
+    from ipll.cli.own_settled import settled_lines
     from ipll.own.history import Score
     from ipll.own.prediction import evaluate as compare
     from ipll.own.work import keep_score, readable

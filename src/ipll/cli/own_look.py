@@ -15,7 +15,9 @@ from ipll.messages import batches, cell, counted
 
 def predict(
     folder: ModelFolder,
-    source: Annotated[Path, typer.Argument(metavar="TABLE|FOLDER", help="A table, or a folder of images.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="TABLE|FOLDER|IMAGE", help="A table, a folder of images, or one image.")
+    ],
     top: Annotated[int, typer.Option(min=1, help="So many classes per sample, the most probable first.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv, .parquet or .jsonl file.")] = None,
     skip_bad: SkipBad = False,

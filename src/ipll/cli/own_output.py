@@ -79,43 +79,6 @@ def skipped_lines(skipped: Sequence[tuple[int, str]], word: str) -> list[str]:
     return [f"Skipped {len(skipped):,} that cannot be read:", *(f"  {word} {row}: {reason}" for row, reason in skipped)]
 
 
-def settled_lines(model: Model, before: Model | None) -> list[str]:
-    """-> how surely the samples of the last update settled, and how they were judged where a class was not known."""
-    records = model.records
-    rows = records.update == model.updates
-    if not rows.any():  # decisions alone
-        rows = records.in_memory if before is None or model.updates > before.updates else rows
-        if not rows.any():
-            return []
-    confidence = records.confidence[rows]
-    above = [int((confidence >= low).sum()) for _, low in BANDS]
-    judged = bool(model.config.model.folds)
-    words = [name if judged else name.partition(" (")[0] for name, _ in BANDS]  # no share is promised that was not seen
-    parts = [f"{n:,} {name}" for n, name in zip(np.diff(above, prepend=0).tolist(), words, strict=True)]
-    lines = [f"Settled on a label for {counted(len(confidence), 'sample')}: {', '.join(parts)}."]
-    if judged:
-        wrong = float((1 - confidence).sum())
-        lines.append(
-            f"Expected to be wrong: {wrong:,.0f} of them ({100 * wrong / max(len(confidence), 1):.1f} %), judged by "
-            "networks that had not learnt from the sample."
-        )
-    else:
-        lines.append("How sure it is was not judged on held-out samples: go by the order, not by the numbers.")
-    if before is not None and _was_judged(model, before):
-        old = int(records.judged_old[rows].sum())
-        lines.append(
-            f"Judged before learning: {old:,} look like classes that were known, {len(confidence) - old:,} do not."
-        )
-    given = [(records.given[i], int(records.label[i])) for i in np.flatnonzero(rows).tolist() if records.given[i]]
-    if given:
-        right = sum(model.names[label] == name for name, label in given)
-        lines.append(
-            f"The labels that came with {len(given):,} of them were not learnt from; {right:,} "
-            f"({100 * right / len(given):.1f} %) are what was settled on."
-        )
-    return lines
-
-
 def decision_lines(model: Model, before: Model | None = None) -> list[str]:
     """-> what people decided, and what that changed; nothing where there is nothing new since `before`."""
     from ipll.own.decisions import told
@@ -186,15 +149,6 @@ def network_lines(model: Model) -> list[str]:
     if need:
         lines.append(f"It is not installed here, and nothing can be predicted or learnt without it: {need}")
     return lines
-
-
-def _was_judged(model: Model, before: Model) -> bool:
-    """-> whether a candidate of the last update is of a class that was not known, and the method looks at that."""
-    if model.config.part("separation").kind == "none":
-        return False
-    candidates = model.records.codes[model.records.offsets[len(before.records)] :]
-    known = np.append(before.known, np.zeros(len(model.names) - len(before.names), np.bool_))
-    return not known[candidates].all()
 
 
 def kept_lines(model: Model, folder: Path) -> list[str]:

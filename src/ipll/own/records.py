@@ -20,9 +20,14 @@ Floats = npt.NDArray[np.float32]
 
 OFTEN = 5  # samples that have a class as a candidate: fewer say nothing of who is named with whom
 SURGE = 0.5  # more than so much above what was usual
-SEEN_BEFORE = "Give new samples other ids, or leave out those that were learnt already."
+AGAIN = (
+    "To correct labels: ipll update MODEL --decisions FILE, with the columns id and class. To add votes on samples "
+    "that were learnt: ipll fit, with all votes."
+)
+SEEN_BEFORE = f"Leave out what was learnt already; new samples need ids of their own. {AGAIN}"
 NUMBERED = (
-    "Rows without ids are known by their table and row. If these are new ones, add a column 'id', or rename the table."
+    "Rows without ids are known by their table and row. If these are new ones, add a column 'id', or rename the table. "
+    f"{AGAIN}"
 )
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ipll.driver import stop_requests
 from ipll.engine.files import check_no_others
 from ipll.errors import ConfigError, RunError
+from ipll.own.certainty import FLAGGED
 from ipll.own.defaults import AUTO, METHODS, Facts, choose, configure
 from ipll.own.folder import PENDING, change_facts, clear_pending, working_on
 from ipll.own.history import Score, as_facts
@@ -25,6 +30,7 @@ KINDS = tuple(  # of data, as settings are chosen from them
     for kind in ("features", "images")
     for samples in (1_000, 50_000, 1_000_000)
 )
+LOOKED_AT, MANY = 10_000, 0.25  # rows of an update, about; the share of them that is told to be unlike what is known
 LEFTOVERS = (".*", "state-*.safetensors", "records-*.parquet")  # of a fit that was killed as it saved its model
 
 
@@ -61,11 +67,36 @@ class Opened(NamedTuple):
     def update(self, samples: Samples | None, **options: Any) -> Model:
         """`Model.update`, which goes on where the same one was stopped, and saves; a failure leaves what was there.
         Without samples, `decisions` are among the options; where all of them were made before, the model stays."""
+        if samples is not None and (message := far_from_known(self.model, samples, options.get("device", "auto"))):
+            warnings.warn(message, stacklevel=2)
         model = self.model.update(samples, pending=self.folder / PENDING, **options)
         if samples is None and set(model.decisions) == set(self.model.decisions):
             return self.model
         save(model, self.folder, options.get("reporter"))
         return model
+
+
+def far_from_known(model: Model, samples: Samples, device: str = "auto") -> str:
+    """-> a warning where rows of classes that the model knows are unlike anything that it has learnt, far more of them
+    than usual: in other units, say, they would be learnt without a word. Else ''."""
+    if samples.features is None or model.kind != "features" or model.through is not None:
+        return ""
+    known = {name for name, there in zip(model.names, model.known.tolist(), strict=True) if there}
+    new = np.array([name not in known for name in samples.names], np.bool_)
+    rows = np.flatnonzero(~samples.candidates[:, new].any(1))
+    rows = rows[:: max(1, len(rows) // LOOKED_AT)]
+    if not len(rows):
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is to be said of the samples is said as they are learnt
+        unlike = int(model.predict(samples.take(rows), device=device).unlike.sum())
+    n, usual = len(rows), FLAGGED if model.config.model.folds else 0.01
+    if unlike < 2 or unlike < MANY * n or unlike < n * usual + 4 * math.sqrt(n * usual * (1 - usual)):
+        return ""
+    return (
+        f"{samples.source}: of {n:,} samples whose candidates are all known, {unlike:,} are unlike anything learnt "
+        f"before, where {100 * usual:.0f} % are usual. Look at their units and columns: an update cannot be undone."
+    )
 
 
 @contextmanager

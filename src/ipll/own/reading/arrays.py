@@ -33,7 +33,8 @@ def from_arrays(
         or 3 channels; where both the last axis and the second one could be the channels, the last one is.
     y: labels [n]; or a list, tuple, set or array of candidates per sample; or a matrix [n, classes] of booleans or of
         0 and 1, which may be sparse; None: no candidates.
-    classes: all class names, in their order; needed for the matrix. Names are kept as text: 7 is '7'.
+    classes: all class names, in their order; of a matrix without them, its columns' names or numbers. Names are kept as
+        text: 7 is '7'.
     ids: one per sample; without them, '0', '1', ...
     """
     features, images = _samples(X)
@@ -59,6 +60,8 @@ def from_arrays(
 
 
 def _samples(X: Any) -> tuple[npt.NDArray[np.float32] | None, Images | None]:
+    if hasattr(X, "toarray"):
+        raise DataError("X is sparse, which cannot be learnt from as it is. Give X.toarray().")
     try:
         array = np.asarray(X)
     except ValueError as error:
@@ -80,6 +83,7 @@ def _sets(
     y: Any, classes: Iterable[object] | None, n: int, problems: Problems
 ) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], list[str]]:
     """-> class names, candidate sets, and warnings; samples without any, or with a strange one, are `problems`."""
+    classes = classes_of(y) if classes is None else classes
     known = None if classes is None else tuple(class_name(one) or "" for one in classes)
     if known is not None and (len(set(known)) < len(known) or "" in known):
         raise DataError(f"classes must be different names, got {', '.join(map(repr, known))}.")
@@ -87,6 +91,8 @@ def _sets(
         return known or (), np.zeros((n, len(known or ())), np.bool_), []
     notes: list[str] = []
     if (matrix := as_matrix(y)) is not None:
+        if matrix.shape[1] == n != len(matrix):
+            raise DataError(f"y has the shape {matrix.shape}, but X has {n:,} samples. Give its transpose, y.T.")
         _check_length("y", len(matrix), n)
         names, candidates = _columns(known, matrix.shape[1]), matrix
     else:
@@ -118,6 +124,18 @@ def as_matrix(y: Any) -> npt.NDArray[np.bool_] | None:
             "booleans or of 0 and 1; candidates by name are a list for each sample."
         )
     return array.astype(np.bool_)
+
+
+def classes_of(y: Any) -> list[Any] | None:
+    """-> what the columns of a matrix of candidates are called: as a data frame has them, else by their numbers. None
+    where y is no matrix, or lists of 0 and 1, which may as well be labels of several people."""
+    if isinstance(y, list):
+        booleans = bool(y) and _is_matrix(y) and isinstance(y[0][0], bool | np.bool_)
+        return [*range(len(y[0]))] if booleans else None
+    shape: tuple[int, ...] = np.asarray(y).shape if hasattr(y, "__array__") else getattr(y, "shape", ())
+    if len(shape) != 2 or (shape[1] == 1 and not hasattr(y, "toarray")):
+        return None
+    return [*getattr(y, "columns", range(shape[1]))]
 
 
 def _is_matrix(rows: list[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ipll.errors import DataError
-from ipll.own.reading.problems import Problems
 from ipll.own.reading.tables import Table
 
-NO_CANDIDATES = "Give each sample at least one candidate: a list, or text with '|' between the names."
+NO_CANDIDATES = (
+    "Give each sample at least one candidate: a list, or text with '|' between the names; '*' stands for all classes."
+)
+ANY = "*"
+
+Sets = tuple[tuple[str, ...], npt.NDArray[np.bool_]]  # class names, bool [n, names]
 
 
 def text_column(table: Table, name: str) -> list[str]:
@@ -34,8 +39,8 @@ def coded_column(table: Table, name: str) -> tuple[npt.NDArray[np.int64], tuple[
     return coded(as_text(table, name, table.columns[name]))
 
 
-def candidate_sets(table: Table, problems: Problems | None) -> tuple[tuple[str, ...], npt.NDArray[np.bool_]]:
-    """-> class names in the order of their first appearance, and bool [n, names]. Rows without any are `problems`."""
+def candidate_sets(table: Table) -> Sets:
+    """-> class names in the order of their first appearance, and bool [n, names]."""
     column = table.columns["candidates"]
     if not is_list(column.type):
         column = pc.split_pattern(as_text(table, "candidates", column), "|")
@@ -45,9 +50,24 @@ def candidate_sets(table: Table, problems: Problems | None) -> tuple[tuple[str, 
     codes, names = coded(values.filter(there))
     candidates = np.zeros((len(column), len(names)), np.bool_)
     candidates[rows.filter(there).to_numpy(), codes] = True
-    if problems is not None:
-        problems.add(table.rows[~candidates.any(1)], "no candidates", NO_CANDIDATES)
     return names, candidates
+
+
+def with_any(
+    names: tuple[str, ...], candidates: npt.NDArray[np.bool_], learnt: npt.NDArray[np.bool_], known: Iterable[str]
+) -> Sets:
+    """-> the sets, where '*' is not a name but stands for all classes: those that rows name which are learnt from [n],
+    and those that are `known` to a model."""
+    if ANY not in names:
+        return names, candidates
+    column, known = names.index(ANY), tuple(known)
+    whole, rest = candidates[:, column], np.delete(candidates, column, axis=1)
+    here = names[:column] + names[column + 1 :]
+    more = tuple(name for name in known if name not in here)
+    stands_for = np.append(rest[learnt].any(0) | np.isin(here, known), np.ones(len(more), np.bool_))
+    wide = np.concatenate([rest, np.zeros((len(rest), len(more)), np.bool_)], axis=1)
+    wide[np.ix_(whole, stands_for)] = True
+    return here + more, wide
 
 
 def holds_bars(table: Table) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,30 +16,36 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from ipll.errors import DataError
+from ipll.own.reading.decimals import with_points
 from ipll.own.reading.guarded import unguarded
+from ipll.own.reading.packed import is_packed, open_bytes
 from ipll.own.reading.problems import Problems
 
 BLOCK_BYTES = 2**23
 SEPARATORS = {";": "a semicolon (;)", "\t": "a tab", ",": "a comma (,)", "|": "a bar (|)"}
 
 
-def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, npt.NDArray[np.int64]]:
-    """-> the table, and the number of each row as a spreadsheet shows it.
+def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, npt.NDArray[np.int64], list[str]]:
+    """-> the table, the number of each row as a spreadsheet shows it, and what is to be told of how it was read.
 
-    Columns named in `text` stay text, without the apostrophe that guards formulas where we write a CSV.
+    Columns named in `text` stay text, without the apostrophe that guards formulas where we write a CSV. Semicolons or
+    tabs between the columns are taken as they are where the header has no commas.
     """
-    with _records(path, separator) as records:
-        header = next((record for _, record in records), [])
+    header = _header(path, separator)
     if any("\ufffd" in name for name in header):
         check_utf8(path)
-    _check_separator(path, separator, header)
+    expected, separator = separator, _separator(path, separator, header)
+    header = _header(path, separator)
     try:
-        table = pacsv.read_csv(
-            path,
-            read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES),
-            parse_options=pacsv.ParseOptions(delimiter=separator, newlines_in_values=True),
-            convert_options=pacsv.ConvertOptions(column_types={n: pa.string() for n in header if n.strip() in text}),
-        )
+        with pa.input_stream(path, "gzip" if is_packed(path) else None) as file:
+            table = pacsv.read_csv(
+                file,
+                read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES),
+                parse_options=pacsv.ParseOptions(delimiter=separator, newlines_in_values=True),
+                convert_options=pacsv.ConvertOptions(
+                    column_types={n: pa.string() for n in header if n.strip() in text}
+                ),
+            )
         table = table.rename_columns([name.strip() for name in table.column_names])
     except pa.ArrowInvalid as error:
         check_utf8(path)
@@ -53,12 +60,19 @@ def read_csv(path: Path, separator: str, text: Collection[str]) -> tuple[Any, np
             table = table.set_column(index, name, unguarded(table.column(index)))
     rows = _numbers(path, separator, table.num_rows)
     _check_line_breaks(path, table, rows)
-    return table, rows
+    table, commas = with_points(table, text) if separator != "," else (table, False)
+    how = [f"columns separated by {SEPARATORS[separator]}"] * (separator != expected) + ["decimal commas"] * commas
+    return table, rows, [f"{path}: read with {' and '.join(how)}."] * bool(how)
+
+
+def _header(path: Path, separator: str) -> list[str]:
+    with _records(path, separator) as records:
+        return next((record for _, record in records), [])
 
 
 def check_utf8(path: Path) -> None:
     """A DataError where the file is not UTF-8, with the line."""
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 line.decode()
@@ -73,7 +87,7 @@ def check_utf8(path: Path) -> None:
 @contextmanager
 def _records(path: Path, separator: str) -> Iterator[Iterator[tuple[int, list[str]]]]:
     """-> the records that are not blank, each with its row number. Python's reader, for what Arrow does not tell."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         try:
             yield ((number, record) for number, record in enumerate(reader, 1) if record)
@@ -83,17 +97,24 @@ def _records(path: Path, separator: str) -> Iterator[Iterator[tuple[int, list[st
             ) from error
 
 
-def _check_separator(path: Path, separator: str, header: list[str]) -> None:
+def _separator(path: Path, separator: str, header: list[str]) -> str:
+    """-> what separates the columns, where the header leaves no doubt; else a DataError."""
     if header and header[0].lstrip().startswith(("{", "[")):
         raise DataError(f"{path} holds JSON, not CSV. Give it the ending .jsonl, with one object per line.")
     if len(header) != 1:
-        return
+        return separator
+    if header[0].startswith("sep="):
+        raise DataError(f"{path}: its first line, {header[0]!r}, is no header. Remove it.")
+    found = [other for other in SEPARATORS if other in header[0]]
+    if separator == "," and found in ([";"], ["\t"]) and len(_header(path, found[0])) > 1:
+        return found[0]
     for other, name in SEPARATORS.items():
         if other in header[0]:
             remedy = {"\t": "Give it the ending .tsv", ",": "Give it the ending .csv"}.get(
                 other, "Save it with commas, and with points in decimal numbers"
             )
             raise DataError(f"{path}: the columns are separated by {name}, not by {SEPARATORS[separator]}. {remedy}.")
+    return separator
 
 
 def _check_widths(path: Path, separator: str, header: list[str]) -> None:
@@ -130,7 +151,7 @@ def _numbers(path: Path, separator: str, n: int) -> npt.NDArray[np.int64]:
 def _has_blank_line(path: Path) -> bool:
     """By searches for plain bytes: a pattern takes as long as Arrow takes for the whole file."""
     end = b"\n"  # of what was read, as if there were a line before the first
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         while read := file.read(BLOCK_BYTES):
             block = end + read
             if b"\n\n" in block or b"\n\r\n" in block:

@@ -14,12 +14,11 @@ import pyarrow.compute as pc
 
 from ipll.errors import DataError
 from ipll.own.reading.columns import as_text, coded, is_list, is_text
-from ipll.own.reading.problems import GAPS, Problems
+from ipll.own.reading.problems import GAPS, NO_NUMBERS, Problems
 from ipll.own.reading.samples import of_words
 from ipll.own.reading.tables import Table
 
 PREFIX = "features."
-NO_NUMBERS = GAPS | {"none", "-"}  # of a column of numbers; a word may be 'none'
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 COMMA = re.compile(rf"[+-]?\d+,\d+|{THOUSANDS.pattern}")
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*")

@@ -11,18 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipll.data.pictures import passed_over, pictures
+from ipll.data.pictures import is_picture, passed_over, pictures
 from ipll.errors import ConfigError, DataError
 from ipll.messages import counted
 from ipll.own.reading.columns import NO_CANDIDATES
 from ipll.own.reading.images import image_files
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.read import TEXT, accept, check_separator, gather, read_table
-from ipll.own.reading.samples import Samples, checked
+from ipll.own.reading.read import TEXT, accept, gather, read_table
+from ipll.own.reading.samples import Samples, checked, plain_split
+from ipll.own.reading.separators import check_separator
 from ipll.own.reading.tables import open_table, release_memory
 from ipll.own.reading.votes import read_votes
 
-TRAIN, TEST = "train", "test"
+TEST = "test"
 HEIC = (".heic", ".heif")  # what phones write
 SHOWN = 3  # files in a message
 
@@ -43,9 +44,10 @@ def read_given(
     skip_bad: bool = False,
     update: bool = False,
     known: Iterable[str] = (),
+    classes: Iterable[str] = (),
 ) -> Given:
     """-> the samples to learn from. An update may bring one class only, a fit may not; `known` are the features of the
-    model that it is for.
+    model that it is for, and `classes` its classes: the candidate '*' stands for these, too.
 
     Images of the split 'test' are not decoded here: that is for the evaluation, which leaves out what is broken.
     """
@@ -59,7 +61,7 @@ def read_given(
     elif min_votes != 1:
         raise ConfigError("--min-votes counts raw votes, and there are none. Give them with --votes FILE.")
     else:
-        samples = _read_table(Path(table), skip_bad, known)
+        samples = _read_table(Path(table), skip_bad, known, classes)
     given = _by_split(samples)
     checked(given.train, allow_one_class=update)
     release_memory()
@@ -67,16 +69,19 @@ def read_given(
 
 
 def read_to_predict(source: Path, *, skip_bad: bool, known: Iterable[str] = ()) -> Samples:
-    """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it."""
+    """-> the samples of a table, whose candidates do not matter, or all images in a folder and those within it, or
+    one image."""
     if source.is_dir():
         return _read_folder(source, skip_bad)
+    if is_picture(str(source)):
+        return _read_image(source)
     return read_table(source, skip_bad=skip_bad, allow_one_class=True, unlabelled=True, known=known)
 
 
 def of_split(samples: Samples, split: str | None) -> Samples:
     """-> the samples of this split; without one those of 'test' where there are any, else all."""
-    splits = [_plain(name) for name in samples.split or ()]
-    wanted = _plain(split) if split is not None else TEST if TEST in splits else None
+    splits = [plain_split(name) for name in samples.split or ()]
+    wanted = plain_split(split) if split is not None else TEST if TEST in splits else None
     if wanted is None:
         return samples
     chosen = np.array([index for index, name in enumerate(splits) if name == wanted], np.int64)
@@ -86,16 +91,16 @@ def of_split(samples: Samples, split: str | None) -> Samples:
     return samples.take(chosen)
 
 
-def _read_table(path: Path, skip_bad: bool, known: Iterable[str]) -> Samples:
+def _read_table(path: Path, skip_bad: bool, known: Iterable[str], classes: Iterable[str]) -> Samples:
     """-> all rows. Only those that are learnt from need candidates."""
     table = open_table(path, TEXT)
     problems = table.problems()
     unlabelled = {"split", "candidates"} <= set(table.columns)
-    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known)
+    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known, classes=classes)
     if "candidates" in table.columns:
-        check_separator(table, samples)
+        check_separator(table, samples, classes)
     if samples.split is not None:
-        empty = _learnt_from(samples) & ~samples.candidates.any(1)
+        empty = samples.learnt_from & ~samples.candidates.any(1)
         problems.add(samples.rows[empty], "no candidates", NO_CANDIDATES)
     return accept(samples, broken, problems, skip_bad, image_size=None, allow_one_class=True)
 
@@ -103,8 +108,8 @@ def _read_table(path: Path, skip_bad: bool, known: Iterable[str]) -> Samples:
 def _by_split(samples: Samples) -> Given:
     if samples.split is None:
         return Given(samples, None, {})
-    splits = np.array([_plain(name) for name in samples.split])
-    learnt = _learnt_from(samples)
+    splits = np.array([plain_split(name) for name in samples.split])
+    learnt = samples.learnt_from
     if not learnt.any():
         raise DataError(
             f"{samples.source}: nothing to learn from: no {samples.word} has the split 'train', or none. "
@@ -119,13 +124,11 @@ def _by_split(samples: Samples) -> Given:
     )
 
 
-def _learnt_from(samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """-> bool [n]: split 'train', or none."""
-    return np.array([_plain(name) in (TRAIN, "") for name in samples.split or ()], np.bool_)
-
-
-def _plain(split: str) -> str:
-    return split.strip().lower()
+def _read_image(path: Path) -> Samples:
+    """-> one image, as a folder of one."""
+    images, broken = image_files([str(path)])
+    samples = Samples.bare(str(path), [_name(path.name)], np.array([1]), "image")
+    return accept(replace(samples, images=images), broken, Problems(str(path), "image"), False, None, True)
 
 
 def _read_folder(folder: Path, skip_bad: bool) -> Samples:

@@ -3,6 +3,7 @@ looks like a date for one."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from itertools import islice
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from ipll.errors import DataError
 from ipll.own.reading.csv_files import check_utf8
+from ipll.own.reading.packed import open_bytes
 from ipll.own.reading.problems import Problems
 
 BLOCK = 10_000  # lines that are held as Python objects at a time
@@ -45,7 +47,7 @@ def read_json(path: Path) -> tuple[Any, npt.NDArray[np.int64]]:
 
 def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Row]]:
     """-> the objects with their line numbers; lines that are none are `problems`, blank ones are passed over."""
-    with path.open(encoding="utf-8-sig") as file:
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

@@ -9,6 +9,12 @@ from ipll.errors import DataError
 SHOWN = 5
 GAPS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})  # how tables say that something is missing, in any case
 
+NO_NUMBERS = GAPS | {"none", "-"}  # of a column of numbers; a word may be 'none'
+UNSURE = frozenset(  # how people say that they do not know, in any case
+    {"don't know", "dont know", "do not know", "unsure", "not sure", "unknown", "uncertain", "unclear", "can't tell",
+     "cant tell", "cannot tell", "no idea", "idk", "*"}
+)  # fmt: skip
+
 
 class Problems:
     """The rows of one input that cannot be used, each with the reason and what to do."""

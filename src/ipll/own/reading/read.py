@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipll.errors import DataError
-from ipll.own.reading.columns import candidate_sets, holds_bars, text_column
+from ipll.own.reading.columns import NO_CANDIDATES, candidate_sets, text_column, with_any
 from ipll.own.reading.features import Features, feature_matrix
 from ipll.own.reading.images import Images, image_files, to_be_found
 from ipll.own.reading.problems import Problems
-from ipll.own.reading.samples import Samples, checked, duplicates, recurring, stop_at, with_candidates
+from ipll.own.reading.samples import Samples, checked, duplicates, stop_at, with_candidates
+from ipll.own.reading.separators import check_separator, other_separator
 from ipll.own.reading.tables import Table, check_names, open_table
 
 TEXT = ("id", "image", "candidates", "label", "split")
@@ -27,32 +28,36 @@ def read_table(
     allow_one_class: bool = False,
     unlabelled: bool = False,
     known: Iterable[str] = (),
+    classes: Iterable[str] = (),
 ) -> Samples:
-    """-> the samples of a CSV, TSV, Parquet or JSON Lines file. What is wrong with it is a DataError.
+    """-> the samples of a CSV, TSV, Parquet, JSON Lines, .mat or .npz file. What is wrong with it is a DataError.
 
     skip_bad: samples whose image is missing or broken are left out and listed in `skipped`.
     image_size: decodes the images at once, to this size; without it, `Samples.decoded` does so later.
     allow_one_class: one class is enough (an update may bring just one).
     unlabelled: candidates may be missing (to predict, or to evaluate by `label`).
     known: the features of a model that the samples are for (`Model.feature_names`): what is a word there is one here.
+    classes: its classes (`Model.names`), for which the candidate '*' stands, too.
     """
     table = open_table(Path(path), TEXT)
     problems = table.problems()
-    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known)
+    samples, broken = gather(table, problems, unlabelled=unlabelled, known=known, classes=classes)
     if not unlabelled:
-        check_separator(table, samples)
+        check_separator(table, samples, classes)
     return accept(samples, broken, problems, skip_bad, image_size, allow_one_class)
 
 
 def gather(
-    table: Table, problems: Problems, *, unlabelled: bool, known: Iterable[str] = ()
+    table: Table, problems: Problems, *, unlabelled: bool, known: Iterable[str] = (), classes: Iterable[str] = ()
 ) -> tuple[Samples, dict[int, str]]:
     """-> all samples of a table, and the images that are missing or broken. What else is wrong goes to `problems`."""
     columns = table.columns
     check_names(table, {*TEXT, "features", *(name for name in columns if name.startswith("features."))}, ADVICE)
     _check_kind(table)
     if "candidates" not in columns and not unlabelled:
-        raise DataError(f"{table.path}: no column 'candidates'. Add one: a list, or text such as 'robin|sparrow'.")
+        what = "array 'candidates'" if table.word == "sample" else "column 'candidates'"
+        how = "a matrix of 0 and 1" if table.word == "sample" else "a list, or text such as 'robin|sparrow'"
+        raise DataError(f"{table.path}: no {what}. Add one: {how}.")
     rows = table.rows
     broken: dict[int, str] = {}
     images: Images | None = None
@@ -77,15 +82,17 @@ def gather(
         feature_names=features.names,
         words=features.words,
         images=images,
-        warnings=features.notes,
+        warnings=table.notes + features.notes,
         numbered_in=None if {"id", "image"} & set(columns) else str(table.path),
         split=text_column(table, "split") if "split" in columns else None,
     )
     if "label" in columns:
         samples = replace(samples, label_names=text_column(table, "label"))
     if "candidates" in columns:
-        samples = with_candidates(samples, *candidate_sets(table, None if unlabelled else problems))
-        samples = replace(samples, warnings=samples.warnings + _other_separator(samples))
+        samples = with_candidates(samples, *with_any(*candidate_sets(table), samples.learnt_from, classes))
+        if not unlabelled:
+            problems.add(rows[~samples.candidates.any(1)], "no candidates", NO_CANDIDATES)
+        samples = replace(samples, warnings=samples.warnings + other_separator(samples))
     return samples, broken
 
 
@@ -116,30 +123,3 @@ def _check_kind(table: Table) -> None:
         )
     if len(kinds) > 1:
         raise DataError(f"{table.path}: both '{kinds[0]}' and '{kinds[1]}'. Keep one of them: a sample is one thing.")
-
-
-def check_separator(table: Table, samples: Samples) -> None:
-    """Raises where candidates are lists that something else than '|' separates: what is between it recurs."""
-    mark = _other_mark(samples)
-    if mark and not holds_bars(table) and recurring(samples.names, mark) > 0.5:
-        raise DataError(
-            f"{samples.source}: {samples.names[0]!r} would be one candidate: '|' separates names, not '{mark}'. "
-            f"Put '|' between them. Where '{mark}' is part of the names, end them with '|', or give lists, in "
-            "Parquet or JSON Lines."
-        )
-
-
-def _other_separator(samples: Samples) -> list[str]:
-    """-> a warning where no row has two candidates, but most names hold what others separate lists with."""
-    mark = _other_mark(samples)
-    return [f"{samples.source}: most candidates hold '{mark}'. It is part of the name; '|' separates names."] * bool(
-        mark
-    )
-
-
-def _other_mark(samples: Samples) -> str:
-    """-> what most names hold that others separate lists with, where no row has two candidates; else ''."""
-    if samples.candidates.sum() > len(samples):
-        return ""
-    names = samples.names
-    return next((mark for mark in ";,/" if 2 * sum(mark in name for name in names) > len(names)), "")

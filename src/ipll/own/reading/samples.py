@@ -15,9 +15,11 @@ import numpy.typing as npt
 
 from ipll.errors import DataError
 from ipll.own.reading.images import Images
-from ipll.own.reading.problems import GAPS, Problems
+from ipll.own.reading.problems import GAPS, UNSURE, Problems
 
 WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
+BETWEEN = re.compile(r"\s*[;,/]\s*|\s+(?:or|and)\s+", re.IGNORECASE)  # what people write for a bar
+TRAIN = "train"  # the split that is learnt from
 REPLACE_IMAGES = "Restore or replace the images, or leave them out with --skip-bad (skip_bad=True)."
 
 
@@ -69,6 +71,13 @@ class Samples:
                 counts[name] = counts.get(name, 0) + 1
         return counts
 
+    @property
+    def learnt_from(self) -> npt.NDArray[np.bool_]:
+        """-> which samples have the split 'train', or none [n]."""
+        if self.split is None:
+            return np.ones(len(self), np.bool_)
+        return np.array([plain_split(name) in (TRAIN, "") for name in self.split], np.bool_)
+
     def take(self, index: npt.NDArray[np.int64]) -> Samples:
         """-> the samples at these positions. Classes that are no one's candidate any more are dropped."""
         candidates = self.candidates[index]
@@ -112,6 +121,10 @@ class Samples:
         return held.without(broken)
 
 
+def plain_split(name: str) -> str:
+    return name.strip().lower()
+
+
 def of_words(names: Sequence[str], words: Iterable[str]) -> npt.NDArray[np.bool_]:
     """-> which of the features are single words of the columns `words` [names]."""
     starts = tuple(f"{word}=" for word in words)
@@ -141,11 +154,7 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
             "A classifier needs at least two; add samples of others."
         )
     warnings = look_alikes([*samples.names, *samples.foreign_labels])
-    if gaps := [name for name in samples.names if name.lower() in GAPS]:
-        warnings.append(
-            f"{samples.source}: {gaps[0]!r} is taken for the name of a class. Where it says that something is missing, "
-            "leave it out."
-        )
+    warnings += _of_nobody_who_knows(samples) + _of_lists(samples)
     if "-1" in samples.names and len(samples.names) > 2 and all(map(str.isdecimal, {*samples.names} - {"-1"})):
         warnings.append(
             f"{samples.source}: -1 is taken for a class like any other. Where it says 'unlabelled', give all classes "
@@ -156,6 +165,30 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
         more = f" and {len(foreign) - 5:,} more" if len(foreign) > 5 else ""
         warnings.append(f"{samples.source}: labels that are no one's candidate: {most}{more}.")
     return replace(samples, warnings=samples.warnings + warnings)
+
+
+def _of_nobody_who_knows(samples: Samples) -> list[str]:
+    """-> a warning where a class is called as if it were missing, or not known."""
+    counts = zip(samples.names, samples.candidates.sum(0).tolist(), strict=True)
+    found = [(name, n) for name, n in counts if _said(name).replace("’", "'") in GAPS | UNSURE]
+    if not found:
+        return []
+    told = ", ".join(f"{name!r} (of {n:,})" for name, n in found)
+    ways = "leave these votes out" if samples.votes is not None else "give all classes, in a table '*', or leave it out"
+    return [
+        f"{samples.source}: candidates that are taken for classes like any other: {told}. Where that says that "
+        f"something is missing, or that nobody knows, {ways}."
+    ]
+
+
+def _of_lists(samples: Samples) -> list[str]:
+    if not (lists := lists_of_others(samples.names)):
+        return []
+    told = ", ".join(map(repr, list(lists)[:5])) + ", ..." * (len(lists) > 5)
+    return [
+        f"{samples.source}: classes that look like several of the others, or like a doubt, and are taken for classes "
+        f"of their own: {told}. Candidates of a table, and votes, have '|' between the names."
+    ]
 
 
 def check_spelling(known: Iterable[str], arriving: Iterable[str], source: str) -> list[str]:
@@ -232,6 +265,18 @@ def recurring(names: Iterable[str], mark: str) -> float:
     times = Counter(part for found in parts.values() for part in found)
     separated = {part for name, found in parts.items() if mark in name for part in found}
     return sum(times[part] > 1 for part in separated) / max(len(separated), 1)
+
+
+def lists_of_others(names: Iterable[str], known: Iterable[str] = ()) -> dict[str, list[str]]:
+    """-> names that are made of other names, as in 'robin or wren', 'robin/wren', 'robin?', and these."""
+    names = list(names)
+    alone = {_said(name): name for name in (*known, *names)}
+    parts = {name: [_said(part) for part in BETWEEN.split(name.rstrip(" ?"))] for name in names}
+    return {
+        name: [alone[part] for part in found]
+        for name, found in parts.items()
+        if found != [_said(name)] and all(part in alone for part in found)
+    }
 
 
 def duplicates(ids: list[str], rows: npt.NDArray[np.int64], problems: Problems, remedy: str) -> None:

@@ -1,9 +1,9 @@
-"""Tables: the columns of a CSV, Parquet or JSON Lines file, and its rows as their owner counts them."""
+"""Tables: the columns of a CSV, Parquet or JSON Lines file, or of matrices, and its rows as their owner counts them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,22 @@ from ipll.engine.regular import check_regular
 from ipll.errors import DataError, suggest
 from ipll.own.reading.csv_files import read_csv
 from ipll.own.reading.json_files import read_json
+from ipll.own.reading.matrices import FIRST, read_matrices
+from ipll.own.reading.packed import check_packed, ending, open_bytes
 from ipll.own.reading.problems import Problems
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", *FIRST)
+OTHERWISE = {  # an ending that is none of these -> what to do
+    ".npy": "It is one array: write features and candidates into one .npz, numpy.savez(file, data=X, candidates=Y).",
+    **dict.fromkeys((".heic", ".heif"), "Convert the image to JPEG or PNG."),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save the sheet as CSV (UTF-8)."),
+}
+GZIP = "a gzip file"
 SIGNATURES = {
     b"PAR1": "a Parquet file",
     b"PK\x03\x04": "a spreadsheet or ZIP file",
     b"\xd0\xcf\x11\xe0": "an old Excel file",
-    b"\x1f\x8b": "a gzip file",
+    b"\x1f\x8b": GZIP,
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
 }
@@ -39,7 +47,8 @@ class Table:
     path: Path
     columns: dict[str, Any]  # name -> Arrow array
     rows: npt.NDArray[np.int64]  # [n], row numbers as the user counts: a CSV's header is row 1
-    word: str  # 'row', or 'line' for JSON Lines
+    word: str  # 'row'; 'line' for JSON Lines, 'sample' for matrices
+    notes: list[str] = field(default_factory=list)  # how it was read, where that is not plain
 
     def problems(self) -> Problems:
         return Problems(str(self.path), self.word)
@@ -47,33 +56,40 @@ class Table:
 
 def open_table(path: Path, text: Collection[str]) -> Table:
     """-> the columns of the file at `path`; those named in `text` are text whatever they look like ('007')."""
-    suffix = path.suffix.lower()
+    suffix = ending(path)
     if suffix not in SUFFIXES:
         if not path.exists():
             raise DataError(f"cannot read {path}: there is no such file or folder. Check the path.")
-        hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
-        raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}.{hint}")
+        hint = f" {OTHERWISE[suffix]}" if suffix in OTHERWISE else ""
+        raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}, or .csv.gz.{hint}")
+    notes: list[str] = []
     try:
         check_regular(path)
-        with path.open("rb") as file:
+        check_packed(path)
+        with open_bytes(path) as file:
             head = file.read(4)
         kind = next((kind for mark, kind in SIGNATURES.items() if head.startswith(mark)), "")
         if not head:
             raise DataError(f"{path} is empty. A table has a header and one row per sample.")
+        if suffix in FIRST:
+            columns, first, notes = read_matrices(path)
+            return Table(path, dict(columns), np.arange(len(columns["features"])) + first, "sample", notes)
         if suffix == ".parquet":
             table = _read_parquet(path, kind)
             rows = np.arange(1, table.num_rows + 1)
         elif kind:
-            raise DataError(f"{path} is {kind}, not {suffix[1:].upper()}. Save it as {suffix[1:].upper()} in UTF-8.")
+            named = suffix[1:].upper()
+            way_out = f"Call it {path.name}.gz" if kind == GZIP else f"Save it as {named} in UTF-8"
+            raise DataError(f"{path} is {kind}, not {named}. {way_out}.")
         elif suffix in (".csv", ".tsv"):
-            table, rows = read_csv(path, "," if suffix == ".csv" else "\t", text)
+            table, rows, notes = read_csv(path, "," if suffix == ".csv" else "\t", text)
         else:
             table, rows = read_json(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     if not table.num_rows:
         raise DataError(f"{path} has no rows. A table has one row per sample.")
-    return Table(path, _columns(path, table), rows, "line" if suffix in (".jsonl", ".ndjson") else "row")
+    return Table(path, _columns(path, table), rows, "line" if suffix in (".jsonl", ".ndjson") else "row", notes)
 
 
 def release_memory() -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +13,18 @@ import pyarrow as pa
 
 from ipll.data.pictures import is_picture
 from ipll.errors import DataError
-from ipll.own.reading.columns import coded_column
+from ipll.messages import counted
+from ipll.own.reading.ballots import Ballots, Ints, ballots_of, open_votes
 from ipll.own.reading.problems import Problems
 from ipll.own.reading.read import TEXT, accept, gather
 from ipll.own.reading.samples import Annotator, Samples, with_candidates
-from ipll.own.reading.tables import Table, check_names, open_table
+from ipll.own.reading.tables import Table, open_table
 from ipll.own.reading.tools import is_export, open_export
 from ipll.settings import check
 
-COLUMNS = ("sample", "annotator", "label")
 KNOWN = 0.7  # how often an annotator knows the label, to begin with
 FEW = 4.0  # votes for which an annotator is taken to be like all
 ROUNDS, SUREST = 50, 0.99
-
-Ints = npt.NDArray[np.int64]
 
 
 def read_votes(
@@ -45,13 +42,14 @@ def read_votes(
 
     The file is a table, or an export of Label Studio, CVAT or COCO; a folder is all exports in it.
     `samples` is a table with `id` and an image or features; without it, `sample` is an image's path, from the votes'
-    folder. An annotator who gives a sample the same label twice has one vote, with two labels one for each.
+    folder. An annotator who gives a sample the same label twice has one vote, with two labels, or with a bar between
+    them, one for each. `skip_bad` leaves out votes whose sample is not in the table, and samples without votes, too.
     The other arguments are those of `read_table`.
     """
     check(min_votes >= 1, "min_votes", "be at least 1", min_votes)
     path = Path(path)
-    votes = open_export(path, by_id=samples is not None) if is_export(path) else open_table(path, COLUMNS)
-    ballots = _ballots(votes)
+    votes = open_export(path, by_id=samples is not None) if is_export(path) else open_votes(path)
+    ballots = ballots_of(votes)
     table = _images_table(votes, ballots) if samples is None else _samples_table(Path(samples))
     problems = table.problems()
     found, broken = gather(table, problems, unlabelled=True, known=known)
@@ -59,45 +57,20 @@ def read_votes(
     sample = _sample_of(votes, ballots, found)
     shape = len(found), len(ballots.names)
     candidates = _summed(sample, ballots, np.ones(len(sample)), shape) >= min_votes
-    _check_empty(candidates, found, ballots, min_votes, problems)
-    problems.stop()
+    if not skip_bad:
+        _check_all_there(votes, ballots, sample, found)
+        _check_empty(candidates, found, ballots, min_votes, problems)
+        problems.stop()
     kept = np.flatnonzero(candidates.any(0))
     knows = reliability(ballots.sample, ballots.annotator, ballots.label)
     weighed = (_summed(sample, ballots, knows[ballots.annotator], shape) * candidates)[:, kept]
     cast = np.bincount(ballots.annotator)
     people = tuple(Annotator(ballots.people[a], int(cast[a]), float(knows[a])) for a in np.argsort(knows).tolist())
     found = with_candidates(found, tuple(ballots.names[k] for k in kept.tolist()), candidates[:, kept])
-    found = replace(found, votes=weighed, annotators=people)
-    return accept(found, broken, problems, skip_bad, image_size, allow_one_class)
-
-
-class Ballots(NamedTuple):
-    """Votes as indices, [votes] each; the same annotator's same label for the same sample is there once."""
-
-    sample: Ints
-    annotator: Ints
-    label: Ints
-    row: Ints  # in the votes' table
-    ids: tuple[str, ...]  # of the samples
-    people: tuple[str, ...]  # of the annotators
-    names: tuple[str, ...]  # of the labels
-
-
-def _ballots(votes: Table) -> Ballots:
-    check_names(votes, COLUMNS, "Votes have the columns sample, annotator and label; remove the others.")
-    if missing := [name for name in COLUMNS if name not in votes.columns]:
-        raise DataError(f"{votes.path}: no column '{missing[0]}'. Votes have the columns sample, annotator and label.")
-    problems = votes.problems()
-    codes, texts = zip(*(coded_column(votes, name) for name in COLUMNS), strict=True)
-    for name, code, text in zip(COLUMNS, codes, texts, strict=True):
-        if "" in text:
-            empty = votes.rows[code == text.index("")]
-            problems.add(empty, f"no {name}", "Fill in sample, annotator and label, or remove the row.")
-    problems.stop()
-    sample, annotator, label = codes
-    key = (sample * len(texts[1]) + annotator) * len(texts[2]) + label
-    once = np.sort(np.unique(key, return_index=True)[1])
-    return Ballots(sample[once], annotator[once], label[once], votes.rows[once], *texts)
+    notes = ballots.notes + _left_out(votes, ballots, sample, found)
+    found = replace(found, votes=weighed, annotators=people, warnings=notes + found.warnings)
+    found = accept(found, broken, problems, skip_bad, image_size, allow_one_class)
+    return found.take(np.flatnonzero(found.candidates.any(1)))
 
 
 def _images_table(votes: Table, ballots: Ballots) -> Table:
@@ -173,23 +146,51 @@ def _beside(sample: Ints, annotator: Ints, people: int) -> tuple[Ints, Ints]:
 
 
 def _sample_of(votes: Table, ballots: Ballots, samples: Samples) -> Ints:
-    """-> the position of each vote's sample; a DataError where it is not there."""
+    """-> the position of each vote's sample; -1 where it is not there. None at all is a DataError."""
     position = {name: index for index, name in enumerate(samples.ids)}
     sample = np.array([position.get(name, -1) for name in ballots.ids])[ballots.sample]
+    if (sample < 0).all():
+        raise DataError(
+            f"{votes.path}: none of its samples, such as '{ballots.ids[0]}', is in {samples.source}, where they are "
+            f"called '{samples.ids[0]}' and the like. Give the samples that the votes are about."
+        )
+    return sample
+
+
+def _check_all_there(votes: Table, ballots: Ballots, sample: Ints, samples: Samples) -> None:
     problems = votes.problems()
     for index in np.flatnonzero(sample < 0).tolist():
         reason = f"sample '{ballots.ids[ballots.sample[index]]}' is not in {samples.source}"
-        problems.add([ballots.row[index]], reason, "Add it there, or remove its votes.")
+        problems.add(
+            [ballots.row[index]],
+            reason,
+            "Add it there, or remove its votes, or leave them out: --skip-bad (skip_bad=True).",
+        )
     problems.stop()
-    return sample
+
+
+def _left_out(votes: Table, ballots: Ballots, sample: Ints, samples: Samples) -> list[str]:
+    """-> what does not match, with `skip_bad`: votes without their sample, and samples that no vote, or too few, made
+    anything of."""
+    lost, bare = np.flatnonzero(sample < 0), np.flatnonzero(~samples.candidates.any(1))
+    notes = []
+    if len(lost):
+        name = ballots.ids[ballots.sample[lost[0]]]
+        what = f"{counted(len(lost), 'vote')} on samples that are not in {samples.source}"
+        notes.append(f"{votes.path}: left out {what}, such as '{name}'.")
+    if len(bare):
+        name = samples.ids[bare[0]]
+        what = f"{counted(len(bare), 'sample')} without votes, or with too few"
+        notes.append(f"{samples.source}: left out {what}, such as '{name}'.")
+    return notes
 
 
 def _summed(
     sample: Ints, ballots: Ballots, weight: npt.NDArray[np.float64], shape: tuple[int, int]
 ) -> npt.NDArray[np.float32]:
     """-> the votes that each sample's labels have [n, labels], by their weights."""
-    found = np.zeros(shape, np.float32)
-    np.add.at(found, (sample, ballots.label), weight)
+    found, there = np.zeros(shape, np.float32), sample >= 0
+    np.add.at(found, (sample[there], ballots.label[there]), weight[there])
     return found
 
 
@@ -201,5 +202,5 @@ def _check_empty(
     for index in np.flatnonzero(~candidates.any(1)).tolist():
         name = samples.ids[index]
         fault = f"no label with {min_votes} votes" if name in voted else "no votes"
-        remedy = "Lower --min-votes (min_votes), add votes, or remove the samples."
+        remedy = "Lower --min-votes (min_votes), add votes, or leave such samples out: --skip-bad (skip_bad=True)."
         problems.add([samples.rows[index]], f"sample '{name}' has {fault}", remedy)
