@@ -197,6 +197,20 @@ def test_a_class_that_nothing_settled_on_is_named() -> None:
     assert not model.known[model.names.index("ghost")]
 
 
+def test_classes_that_are_waiting_are_told_from_those_that_hardly_are() -> None:
+    """Of ninety samples with two candidates each, 28 instead of 30 on a class is what the draw of candidates does."""
+    sets = [(0, 1), (1, 2), (2, 0)]
+    model = Model.fit(
+        from_arrays(X[:90], [[str(c) for c in sets[i % 3]] for i in range(90)]), device="cpu", settings=QUICK
+    )
+    for counts, here, other in (((35, 28, 27), "hardly fewer", "Not yet"), ((50, 30, 10), "since fewer", "An update")):
+        label = np.repeat(np.arange(3), counts)
+        records = replace(model.records, label=label)
+        text = "\n".join(class_lines(replace(model, records=records, known=np.array([True, True, False]))))
+        assert f"{here} settled on it than if each had taken one of its candidates at random: 2 (" in text
+        assert other not in text
+
+
 def test_without_evidence_the_head_decides() -> None:
     model = Model.fit(batch(0), device="cpu", settings=QUICK | {"model.members": 1, "model.folds": 0})
     assert model.stacking() is None

@@ -289,6 +289,9 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
     )
     lines = annotator_lines(read_votes(write("never.csv", never), samples=table).annotators)
     assert "They hardly agree" in lines[1]
+    (alone,) = annotator_lines(read_votes(write("one.csv", VOTES.replace("ben", "ann").replace("cem", "ann")),
+                                          samples=write("two.csv", SAMPLES)).annotators)  # fmt: skip
+    assert alone == "One annotator, ann: nobody tells how reliable, so that no label is called sure."
 
 
 def test_who_is_alone_is_believed() -> None:

@@ -58,7 +58,9 @@ def class_count(n: int) -> str:
 
 def annotator_lines(people: Sequence[Annotator]) -> list[str]:
     """-> how reliable those seem who voted; of many, those whom it is worth to ask."""
-    if len(people) < 2:
+    if len(people) == 1:
+        return [f"One annotator, {people[0].name}: nobody tells how reliable, so that no label is called sure."]
+    if not people:
         return []
     named = [one for one in people if one.votes >= MANY_VOTES][:SHOWN_PEOPLE] if len(people) > SHOWN_PEOPLE else people
     told = ", ".join(f"{one.name} {100 * one.reliability:.0f} %" for one in named)
@@ -107,9 +109,16 @@ def class_lines(model: Model) -> list[str]:
         names = ", ".join(model.names[c] for c in few)
         lines.append(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {names}.")
     rare = np.flatnonzero(~model.known & (settled >= model.min_class_samples))
-    if told := [f"{model.names[c]} ({ambiguous[c]:,}, at random {chance[c]:,.0f})" for c in rare]:
-        why = "since fewer settled on it than if each had taken one of its candidates at random"
-        lines.append(f"Not yet known, {why}: {', '.join(told)}.")
+    clearly = ambiguous < chance - 2 * np.sqrt(chance)  # by more than the draw of candidates explains
+    for some, what, how in (
+        (rare[clearly[rare]], "Not yet known, since", "fewer"),
+        (rare[~clearly[rare]], "An update takes it for new, since it may not have come yet:", "hardly fewer"),
+    ):
+        if len(some):
+            counts = ", ".join(f"{model.names[c]} ({ambiguous[c]:,}, at random {chance[c]:,.0f})" for c in some)
+            lines.append(
+                f"{what} {how} settled on it than if each had taken one of its candidates at random: {counts}."
+            )
     gone = np.flatnonzero((settled == 0) & (candidate > 0))
     if told := [f"{model.names[c]} ({candidate[c]:,})" for c in gone[np.argsort(-candidate[gone], kind="stable")]]:
         lines.append(f"A candidate (so many times), never settled on, and so never predicted: {', '.join(told)}.")
