@@ -13,7 +13,7 @@ in four ways:
     looks    rows fall into groups of similar ones, thirty or so each (k-means), and whatever a group holds a tenth of
              are candidates of all in it, with two of five groups the commonest class of the nearest other group, too:
              sets as a code book has them, by what things look like
-    guesses  what a weak model takes each row for joins, by how probable it finds it beside its best guess: what a person
+    guesses  what a weak model takes a row for joins, by how probable it finds it beside its best guess: what a person
              would think of, too
 
 A fifth of the rows is for the test. Measures and baselines are those of real_tables.py, and a forest besides. The
