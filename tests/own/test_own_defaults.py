@@ -39,6 +39,18 @@ def test_many_classes_are_learnt_by_fewer_networks() -> None:
     assert members == {100: 10, 200: 10, 2_000: 4, 5_000: 2}
 
 
+def test_labels_are_settled_by_those_who_cannot_know_them_by_heart() -> None:
+    assert chosen(kind="features", samples=300, channels=300)["model.settle"] == "held-out"
+    assert "model.settle" not in chosen(kind="features", samples=301, channels=300)
+    few = Facts("features", 50, 3, 0, 60, gpu=False)
+    config = configure("pgdr/tables", 0, choose(few, {}), {})
+    assert config.model.settle == "held-out"
+    for samples, settle in ((60, "held-out"), (61, "all")):
+        later = {c.setting: c.value for c in choose_again(config, few._replace(samples=samples), {})}
+        assert later["model.settle"] == settle
+    assert "model.settle" not in {c.setting for c in choose_again(config, few, {"model.settle": "all"})}
+
+
 def test_many_features_are_learnt_at_a_lower_rate() -> None:
     rates = {n: chosen(kind="features", channels=n)["train.lr"] for n in (10, 100, 400, 1600)}
     assert rates[10] == rates[100]

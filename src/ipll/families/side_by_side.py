@@ -24,7 +24,11 @@ FEWEST = 4  # members that have folds of both kinds
 def beside(model: ModelConfig) -> tuple[Component, ...]:
     """-> the parts that a network brings with it, whatever the method."""
     quantiles = (Quantiles(None),) if model.inputs == "quantiles" else ()
-    return (*quantiles, Members(model.members, model.folds, model.leave_out)) if model.members > 1 else quantiles
+    return (
+        (*quantiles, Members(model.members, model.folds, model.leave_out, model.settle))
+        if model.members > 1
+        else quantiles
+    )
 
 
 class Quantiles(Component):
@@ -48,14 +52,17 @@ class Members(Component):
     from fold m, nor targets that others decided who did. What it says of them is evidence, where targets are decided by
     predictions alone: a momentum of theirs, or votes, bring others' in again. With `model.leave_out` 'sets', every
     other round of members has folds of its own, in which samples with the same candidates lie together.
+
+    With `model.settle` 'held-out', labels are at last what members say of samples that they did not learn from. Where
+    features are as many as samples, a network knows any label by heart that it was told, right or wrong.
     """
 
     passing = ("dealt",)
     dealt: Tensor  # [n, kinds of folds] int16, the folds of each of the pool's samples; -1: in none
 
-    def __init__(self, members: int, folds: int, leave_out: str = "samples") -> None:
+    def __init__(self, members: int, folds: int, leave_out: str = "samples", settle: str = "all") -> None:
         super().__init__(None)
-        self.members = members
+        self.members, self.settle = members, settle
         self.folds, self.kinds = folds, 1
         if leave_out == "sets" and folds and members >= FEWEST:
             self.folds, self.kinds = min(folds, members // 2), 2
@@ -125,6 +132,17 @@ class Members(Component):
             targets.append(decided[0])
         of_each = [k % self.groups for k in range(self.members)]
         return torch.stack([targets[k] for k in of_each], dim=1)
+
+    def end_task(self) -> None:
+        """Before all other parts, which go by the targets."""
+        deciding, pool = part_of(self.ctx.parts, Disambiguation), self.ctx.pool
+        assert deciding is not None
+        if self.settle == "all" or not self.folds or deciding.shares:
+            return
+        features = self.ctx.pool_features()
+        for rows in torch.split(torch.arange(len(features), device=features.device), BLOCK):
+            said = self.held_out(features[rows], rows)
+            pool.p[rows] = said.masked_fill(~pool.candidates[rows], -torch.inf).softmax(dim=1)
 
     def weights(self) -> dict[str, float]:
         """Distillation asks all members at once, for their mean: each would get its share of the gradient only."""

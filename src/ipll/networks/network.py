@@ -51,6 +51,11 @@ class ModelConfig(Section, name="model"):
         "what folds are dealt of: 'samples', or 'sets': for every other round of members all with the same candidates",
         choices=("samples", "sets"),
     )
+    settle: str = setting(
+        "all",
+        "with folds, whose word on labels counts in the end: that of 'all' members, or of those 'held-out'",
+        choices=("all", "held-out"),
+    )
     inputs: str = setting(
         "z-scores",
         "what becomes of features: 'z-scores', or 'quantiles': each one normal by its ranks ('wide-deep')",

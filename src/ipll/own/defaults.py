@@ -88,6 +88,8 @@ def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tupl
     chosen = [*_each_update(facts, {"model.backbone": config.model.backbone} | dict(given), epochs)]
     if facts.kind == "features" and getattr(config.part("disambiguation").settings, "prior", False):
         chosen.append(Choice("disambiguation.prior", 0.0, "sets may name classes that are yet to come"))
+    if config.model.settle == "held-out" and facts.channels < facts.samples:
+        chosen.append(Choice("model.settle", "all", f"by now {facts.samples:,} samples of {facts.channels:,} features"))
     return tuple(
         choice
         for choice in chosen
@@ -186,6 +188,9 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
         steps = STEPS_FEATURES if features else STEPS_SLOW if slow else STEPS
         epochs = min(max(round(steps / per_epoch), low), high)
         yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
+    if features and facts.channels >= facts.samples:
+        why = f"{facts.channels:,} features of {n:,} samples: a network knows by heart what it was told"
+        yield Choice("model.settle", "held-out", why)
     if features:
         columns = 2 ** math.ceil(math.log2(max(facts.classes, 8)))
         size = BUDGET // (4 * facts.channels + 5 * columns + 16 + facts.beside)
