@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from ipll.component import FAMILIES
 from ipll.config import Config
 from ipll.data.source import Source
 from ipll.errors import ConfigError
@@ -32,6 +33,19 @@ def check_stream(stream: object, overrides: Mapping[str, Any]) -> None:
     """A stream of the user's own brings its settings."""
     if stream is not None and (key := next((key for key in overrides if key.startswith("stream.")), None)):
         raise ConfigError(f"{key} is set, but the stream is given, and nothing of it is drawn: leave one of them out.")
+
+
+def idle_notices(config: Config, given: Iterable[str]) -> list[str]:
+    """-> which of the settings that a user gave, by dotted keys, change nothing: in a sweep of them all runs would be
+    one."""
+    there = {"memory"} if config.part("memory").kind != "none" else set()
+    if any("prototypes" in FAMILIES[part.family][part.kind].needs for part in config.parts):
+        there.add("prototypes")
+    return [
+        f"Note: {key} is set, but {config.method} has no {section}: it changes nothing."
+        for key in given
+        if (section := key.partition(".")[0]) in ("memory", "prototypes") and section not in there
+    ]
 
 
 def check_against(config: Config, source: Source) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ipll.benchmark.checks import check_against, check_networks, check_stream, slow_notices
+from ipll.benchmark.checks import check_against, check_networks, check_stream, idle_notices, slow_notices
 from ipll.benchmark.given import as_given, sets_without_truth
 from ipll.benchmark.observer import Observer
 from ipll.config import Config, DataConfig, resolve
@@ -60,6 +60,8 @@ def run(
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     check_stream(stream, overrides)
     resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
+    for words in idle_notices(resolved, overrides):
+        (reporter or Silent()).note(words)
     return run_config(
         resolved,
         out=out,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipll.cli.console import err_console, say, show
+from ipll.cli.console import err_console, say, show, warn
 from ipll.cli.options import (
     Compile,
     ConfigFile,
@@ -55,7 +55,7 @@ def run(
     """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
     out = out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}"
     _share(processes, out)
-    from ipll.benchmark.checks import check_stream
+    from ipll.benchmark.checks import check_stream, idle_notices
     from ipll.benchmark.run import run_config
     from ipll.config import parse_overrides, resolve
     from ipll.plugins import load_plugins
@@ -71,6 +71,7 @@ def run(
         overrides["train.deterministic"] = True
     check_stream(stream, overrides)
     resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
+    warn(idle_notices(resolved, overrides))
     result = run_config(
         resolved,
         stream=stream,
