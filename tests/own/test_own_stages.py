@@ -91,10 +91,11 @@ def test_a_log_names_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fit_folder(tmp_path, batch(0), device="cpu", settings=QUICK, reporter=LiveProgress(Console(file=log, width=200)))
     lines = log.getvalue().splitlines()
     learning = "pgdr/tables: 75 samples, 3 classes: "
-    assert lines[:2] == ["which settings, by trials on 75 samples", "the samples are made ready"]
-    assert lines[2:4] == [f"{learning}prototypes and memory", f"{learning}how sure the labels are"]
-    assert lines[4].startswith(f"{learning}3 epochs")
-    assert lines[5:] == [f"{learning}{SAVED}"]
+    trials = [f"which settings, by trials on 75 samples: {number} of 4" for number in (1, 2, 3, 4)]
+    assert lines[:5] == [*trials, "the samples are made ready"]
+    assert lines[5:7] == [f"{learning}prototypes and memory", f"{learning}how sure the labels are"]
+    assert lines[7].startswith(f"{learning}3 epochs")
+    assert lines[8:] == [f"{learning}{SAVED}"]
 
 
 def test_only_a_large_memory_is_replayed_in_part() -> None:
