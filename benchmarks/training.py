@@ -53,7 +53,8 @@ def noise(device: torch.device, size: int = 32) -> Source:
     names = tuple(str(c) for c in range(classes))
     return Source(
         name="noise", train_samples=images(count), train_labels=np.arange(count) % classes,
-        test_samples=images(classes), test_labels=np.arange(classes), class_names=names, mean=(0.5,) * 3, std=(0.25,) * 3,
+        test_samples=images(classes), test_labels=np.arange(classes), class_names=names,
+        mean=(0.5,) * 3, std=(0.25,) * 3,
     )  # fmt: skip
 
 
