@@ -217,6 +217,14 @@ def execute(
             execution.learner.stepper.taken.forget()
 
 
+def learner_for(config: Config, source: Source, device: torch.device, *, pretrained: bool) -> Learner:
+    """-> a fresh learner of these samples; `pretrained` where it is not restored next."""
+    return Learner(
+        config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
+        device=device, pretrained=pretrained,
+    )  # fmt: skip
+
+
 class Execution:
     """One process's work on a run: the driver's job, with what the observer measures and the folder keeps."""
 
@@ -233,15 +241,7 @@ class Execution:
         self.config, self.source, self.stream, self.device = config, source, stream, device
         self.folder, self.listener = folder, listener
         found = processes.from_first(folder.load_checkpoint() if folder else None)
-        self.learner = Learner(
-            config,
-            channels=source.train_samples.shape[1],
-            classes=source.classes,
-            mean=source.mean,
-            std=source.std,
-            device=device,
-            pretrained=found is None,
-        )
+        self.learner = learner_for(config, source, device, pretrained=found is None)
         self.observer = Observer(source, stream, device, config.data.residence)
         self.spent: dict[str, float] = {"wall_seconds": 0.0, "train_seconds": 0.0, "epochs": 0, "samples": 0}
         self.environments = [describe(device)]  # of all who worked on the run, this process's last

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ipll.benchmark.run import load_data
+from ipll.benchmark.run import learner_for, load_data
 from ipll.config import Config
 from ipll.data.fingerprint import check_data
 from ipll.data.source import Source
@@ -55,9 +55,6 @@ def load_learner(
     if "data" in facts:
         check_data(facts["data"], source, path, root)
     source = seen_through(source, config.data.through, chosen)
-    learner = Learner(
-        config, channels=source.train_samples.shape[1], classes=source.classes, mean=source.mean, std=source.std,
-        device=chosen, pretrained=False,
-    )  # fmt: skip
+    learner = learner_for(config, source, chosen, pretrained=False)
     learner.restore(found.tensors)
     return Trained(learner, source, stream, tasks=found.meta["position"][0])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ipll.data.stream import Ints, Task
 from ipll.engine.state import MEMORY
+from ipll.errors import DataError
 from ipll.own.decisions import Decision, Decisions, decided_sets, logged, resolve
 from ipll.own.reading.images import Images
 from ipll.own.reading.samples import Samples
@@ -120,6 +121,15 @@ def no_samples(kind: str, shape: tuple[int, ...], feature_names: tuple[str, ...]
     if kind == "images":
         return replace(none, images=Images(np.zeros((0, *shape), np.uint8), shape[-1], shape[0]))
     return replace(none, features=np.zeros((0, *shape), np.float32), feature_names=feature_names)
+
+
+def check_any_left(samples: Samples, learnt: int, before: Records) -> None:
+    """A DataError where people decided that all samples are none of their classes, and nothing was learnt before."""
+    if len(samples) and not learnt and not before.in_memory.any():
+        raise DataError(
+            f"{samples.source}: all its samples were decided to be of none of their classes, so there is nothing to "
+            "learn from. Give samples of the classes, or other decisions."
+        )
 
 
 def keeps_all(records: Records, decisions: Sequence[Decision]) -> bool:

@@ -21,7 +21,7 @@ from ipll.engine.state import MEMORY
 from ipll.errors import ConfigError, DataError
 from ipll.grow import grow
 from ipll.learner import Learner
-from ipll.own.deciding import all_again, impose, keeps_all, no_samples, settle
+from ipll.own.deciding import all_again, check_any_left, impose, keeps_all, no_samples, settle
 from ipll.own.decisions import Decision, Decisions, decided_sets
 from ipll.own.defaults import AUTO, METHODS, Choice, Facts, choose, choose_again, configure, in_force, reconfigure
 from ipll.own.embedding import embedded, small_pictures
@@ -248,11 +248,7 @@ class Model:
         out = [row - len(self.records) for row, classes in sets.items() if row >= len(self.records) and not classes]
         certain = np.array([row for row, classes in sets.items() if classes], np.int64) if sets else None
         learnt = np.setdiff1d(np.arange(len(samples)), out)  # not what is none of its classes
-        if len(samples) and not len(learnt) and not self.records.in_memory.any():
-            raise DataError(
-                f"{samples.source}: all its samples were decided to be of none of their classes, so there is nothing "
-                "to learn from. Give samples of the classes, or other decisions."
-            )
+        check_any_left(samples, len(learnt), self.records)
         votes = None if samples.votes is None else samples.votes[learnt]
         task = Task(
             index=self.updates,

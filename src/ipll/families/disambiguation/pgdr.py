@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ipll.component import FAMILIES, Batch, Context, predict_within, uniform_over
+from ipll.component import FAMILIES, Batch, Context, lacking, predict_within, uniform_over
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.disambiguation.robust import HeldOut, Misses, misses_of
 from ipll.networks.network import Output
@@ -56,7 +56,7 @@ class MomentumLabels(Disambiguation):
 
     def scores(self, out: Output) -> Tensor:
         """-> [n, capacity]; z is the candidate with the highest score."""
-        raise NotImplementedError
+        raise lacking(self, "scores")
 
     def guess(self, out: Mapping[str, Output], batch: Batch) -> Tensor:
         """-> z of Eq. 6 [b, capacity]."""

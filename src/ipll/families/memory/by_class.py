@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ipll.component import FAMILIES, never
+from ipll.component import FAMILIES, lacking, never
 from ipll.families.memory import Memory, MemorySettings, quotas
 from ipll.prototypes import rows_of_classes
 from ipll.settings import setting
@@ -24,7 +24,7 @@ class ByClass(Memory):
 
     def choose(self, features: Tensor, c: int, quota: int) -> Tensor:
         """-> which of a class's samples to keep, as indices into features [k, dim]; quota of them at most."""
-        raise NotImplementedError
+        raise lacking(self, "choose")
 
     def select(self) -> Tensor:
         ctx = self.ctx
