@@ -40,9 +40,9 @@ def test_many_classes_are_learnt_by_fewer_networks() -> None:
 
 
 def test_labels_are_settled_by_those_who_cannot_know_them_by_heart() -> None:
-    assert chosen(kind="features", samples=300, channels=300)["model.settle"] == "held-out"
-    assert "model.settle" not in chosen(kind="features", samples=301, channels=300)
-    few = Facts("features", 50, 3, 0, 60, gpu=False)
+    assert chosen(kind="features", samples=300, channels=1200)["model.settle"] == "held-out"
+    assert "model.settle" not in chosen(kind="features", samples=301, channels=1200)
+    few = Facts("features", 50, 3, 0, 240, gpu=False)
     config = configure("pgdr/tables", 0, choose(few, {}), {})
     assert config.model.settle == "held-out"
     for samples, settle in ((60, "held-out"), (61, "all")):

@@ -54,7 +54,7 @@ class Members(Component):
     other round of members has folds of its own, in which samples with the same candidates lie together.
 
     With `model.settle` 'held-out', labels are at last what members say of samples that they did not learn from. Where
-    features are as many as samples, a network knows any label by heart that it was told, right or wrong.
+    features are many times the samples, a network knows any label by heart that it was told, right or wrong.
     """
 
     passing = ("dealt",)
