@@ -267,7 +267,7 @@ def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
     assert "give or take" in why["augment.drop"]
     found = fitted().stacking()
     assert found is not None
-    assert found.used in ("the linear head", "prototypes", "both")
+    assert set(found.used.split(" and ")) <= {"the linear head", "prototypes", "a forest"}
     assert found.chosen <= max(found.head, found.prototypes)
 
 

@@ -164,6 +164,12 @@ class Evidence(NamedTuple):
 
     linear: Tensor  # [n, capacity]: log-probabilities by the heads
     nearness: Tensor  # [n, capacity]: minus the squared distance to the mean of each class's other samples
+    settled: Tensor  # [n, folds]: what those who leave out each fold settle on
+    forest: Tensor | None = None  # [n, capacity]: log-probabilities by trees, where there are any
+
+    def of(self, rows: Tensor | slice) -> Evidence:
+        """-> of these samples."""
+        return Evidence(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -198,7 +204,7 @@ def evidence(ctx: Context, members: Members, kind: int = 0) -> Evidence:
             near = -torch.cdist(features[block][:, columns] * scale, means).square()
             farthest = near.masked_fill(counts == 0, 0).amin(dim=1, keepdim=True)
             nearness[block] = torch.where(counts > 0, near, farthest)
-    return Evidence(ctx.correct(linear), nearness)
+    return Evidence(ctx.correct(linear), nearness, settled.T)
 
 
 def _class_sums(

@@ -11,7 +11,7 @@ from torch import Tensor
 from ipll.engine.state import part_of
 from ipll.families.classifier.stacked import set_temperature
 from ipll.families.disambiguation import Disambiguation
-from ipll.families.side_by_side import Evidence, Members, evidence
+from ipll.families.side_by_side import Evidence, Members
 from ipll.learner import Learner
 from ipll.own.prediction import allowed
 
@@ -58,7 +58,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         """-> scores of rows, and the temperature under which their sets are most likely."""
 
         def scores(rows: Tensor | slice) -> Tensor:
-            return allowed(learner, learner.classifier.by_evidence(Evidence(seen.linear[rows], seen.nearness[rows])))
+            return allowed(learner, learner.classifier.by_evidence(seen.of(rows)))
 
         found = scores(rows).double()
         open_ = found.isfinite().all(dim=0)
@@ -67,13 +67,13 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
 
     held = _held(sets)
     blocks = [slice(start, start + held) for start in range(0, len(sets), held)]
-    seen = evidence(ctx, members)
+    seen = learner.classifier.evidence(members)
     scores, temperature = judge(seen)
     predicted = scores(rows).argmax(dim=1, keepdim=True)
     distance = (-seen.nearness[rows].gather(1, predicted)[:, 0]).clamp_min(0).sqrt()
     cold, known = temperature, 1.0
     if members.kinds > 1:
-        scores, cold = judge(evidence(ctx, members, -1))
+        scores, cold = judge(learner.classifier.evidence(members, -1))
         temperature = max(temperature, min(cold, WARMER * temperature))
         found = scores(rows) / cold
         open_ = found.isfinite().all(dim=0)

@@ -48,7 +48,7 @@ SMALLEST = 8  # columns of a new model's head; they double when classes outgrow 
 class Stacking(NamedTuple):
     """What classifies, and the mean over held-out samples of -log of the probability of their candidate sets."""
 
-    used: str  # 'the linear head', 'prototypes' or 'both'
+    used: str  # 'the linear head', 'prototypes', 'a forest', or several of them
     head: float
     prototypes: float
     chosen: float
@@ -350,8 +350,10 @@ class Model:
         losses, weights = (self.tensors.get(f"module.classifier.{name}") for name in ("likelihood", "weights_"))
         if losses is None or weights is None or not bool((losses >= 0).all()):
             return None
-        used = {(True, False): "the linear head", (False, True): "prototypes"}
-        return Stacking(used.get(tuple((weights > 0).tolist()), "both"), *losses.tolist())
+        of_forest = self.tensors.get("module.classifier.forest_weight", torch.zeros(1))
+        names = ("the linear head", "prototypes", "a forest")
+        used = [name for name, weight in zip(names, [*weights, *of_forest], strict=True) if weight > 0]
+        return Stacking(" and ".join(used), *losses.tolist())
 
     def save(self, path: str | Path) -> None:
         """Writes the model folder. A model that is there is replaced, and stays as it is where this fails; who works on

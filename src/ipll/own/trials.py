@@ -130,6 +130,8 @@ def try_settings(
     model = replace(config.model, members=MEMBERS, folds=MEMBERS, width=WIDTH, leave_out="samples")
     train = config.train
     config, found = replace(config, model=model, train=replace(train, compile="off", graphs="off")), []
+    if _value(config.to_table(), "classifier.trees"):  # trials go by what networks say
+        config = reconfigure(config, (Choice("classifier.trees", 0, ""),))
     known: dict[tuple[str, int], HeldOut] = {}  # by the whole configuration: what was tried need not be tried again
     with cpu_threads(train.threads), arithmetic(deterministic=train.deterministic, device=device):
         for number, one in enumerate(tried, 1):

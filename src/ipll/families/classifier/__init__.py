@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipll.component import FAMILIES, Component, lacking
-from ipll.families.side_by_side import Evidence
+from ipll.families.side_by_side import Evidence, Members, evidence
 
 MEMBERS = ("prototypes", "exemplar_means", "stacked")
 
@@ -22,6 +22,10 @@ class Classifier(Component):
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         """features [n, dim], corrected logits [n, capacity] -> [n, capacity]; -inf for classes not to be chosen."""
         raise lacking(self, "scores")
+
+    def evidence(self, members: Members, kind: int = 0) -> Evidence:
+        """-> what the pool's samples look like to those who did not learn from them."""
+        return evidence(self.ctx, members, kind)
 
     def by_evidence(self, seen: Evidence) -> Tensor:
         """-> the scores that held-out samples [n, capacity] would have."""

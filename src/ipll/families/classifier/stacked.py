@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,30 +13,63 @@ from torch import Tensor
 from ipll.component import FAMILIES, Context
 from ipll.engine.state import part_of
 from ipll.families.classifier import Classifier, best_temperature
+from ipll.families.classifier.forest import Forest
 from ipll.families.disambiguation import Disambiguation
-from ipll.families.side_by_side import Evidence, Members, evidence
+from ipll.families.side_by_side import BLOCK, Evidence, Members, evidence
+from ipll.settings import Section, setting
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of prototypes, that are tried
 ENOUGH = 10_000  # samples that shares and temperatures are fitted on
+HALF = 0.5  # the share from which a forest has its word on labels, too
+TINY = 1e-12  # probability
+
+
+@dataclass(frozen=True)
+class StackedSettings(Section, name="classifier"):
+    trees: int = setting(
+        0, "trees for each fold of a random forest beside the networks, where held-out sets ask for it", least=0
+    )
+
+
+class Mixture(NamedTuple):
+    """Two kinds of scores, added up."""
+
+    share: float  # of the second
+    scores: Tensor  # [n, classes], by the temperature under which sets are most likely
+    losses: Tensor  # [n]: -log of the sets' probability
+    weights: tuple[float, float]  # by which both were multiplied
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
 
 
 @FAMILIES["classifier"].register("stacked")
 class Stacked(Classifier):
     """Stacking (Wolpert, 1992): log-probabilities of the head and negative squared distances to prototypes are added
-    with weights under which the candidate sets of samples that a member did not learn from are most likely.
+    with weights under which the candidate sets of samples that a member did not learn from are most likely; and to
+    both, likewise, those of a forest. What axes part, trees find out from few samples, and networks do not. Where the
+    forest counts for as much as all else, it has its word on labels, too.
 
     Either alone is among what is tried, and one that is nearly as likely as both is preferred. The weights hold the
     temperature: scores are log-probabilities. Without cross-fitting there is no evidence, and the head decides.
     """
 
+    Settings = StackedSettings
+    settings: StackedSettings
     needs = frozenset({"prototypes"})
     weights_: Tensor  # [2]: of the head, of prototypes
     likelihood: Tensor  # [3]: mean -log of the held-out sets' probability, by head, prototypes, as used; -1: unknown
+    forest: Forest | None
+    forest_weight: Tensor  # [1], where there may be a forest
 
     def build(self, ctx: Context) -> None:
         super().build(ctx)
         self.register_buffer("weights_", torch.tensor([1.0, 0.0], device=ctx.device))
         self.register_buffer("likelihood", torch.full((3,), -1.0, device=ctx.device))
+        self.forest = Forest(ctx) if self.settings.trees else None
+        if self.forest is not None:
+            self.register_buffer("forest_weight", torch.zeros(1, device=ctx.device))
 
     def end_task(self) -> None:
         members, ctx = part_of(self.ctx.parts, Members), self.ctx
@@ -42,39 +78,77 @@ class Stacked(Classifier):
         seen = evidence(ctx, members)
         rows = torch.randperm(len(ctx.pool), generator=ctx.generator("stacking", ctx.task), device=ctx.device)[:ENOUGH]
         born = ctx.network.head.born
-        linear, near = (part[rows][:, born].double() for part in seen)
+        linear, near = (part[rows][:, born].double() for part in (seen.linear, seen.nearness))
         beforehand = part_of(ctx.parts, Disambiguation)
         assert beforehand is not None
         sets = beforehand.memberships(rows)[:, born].double()
-        cold = [set_temperature(part, sets) for part in (linear, near)]
-        tried = []
+        tried = self.mixtures(linear, near, sets)
+        head, prototypes = tried[0], tried[-1]
+        best = _simplest(tried, (head, prototypes))
+        weights = torch.tensor(best.weights)
+        if self.forest is not None:
+            others = [evidence(ctx, members, kind).settled for kind in range(1, members.kinds)]
+            self.forest.grow(members, [seen.settled, *others], self.settings.trees)
+            tried = self.mixtures(best.scores, self.forest.held_out(rows, members)[:, born].double(), sets)
+            best = _simplest(tried, tried[:1])
+            weights *= best.weights[0]
+            self.forest_weight.fill_(best.weights[1])
+            if not best.share:
+                self.forest.clear()
+            elif best.share >= HALF and not beforehand.shares:
+                self.settle(self.forest, members)
+        self.weights_.copy_(weights)
+        self.likelihood.copy_(torch.tensor([head.loss, prototypes.loss, best.loss]).clamp_min(0))
+
+    def settle(self, forest: Forest, members: Members) -> None:
+        """Labels, which the networks settled on, go by trees too: those of which a sample was left out."""
+        pool = self.ctx.pool
+        for rows in torch.split(torch.arange(len(pool), device=self.ctx.device), BLOCK):
+            said = pool.p[rows].clamp_min(TINY).log() + forest.held_out(rows, members) * self.forest_weight
+            pool.p[rows] = said.masked_fill(~pool.candidates[rows], -torch.inf).softmax(dim=1)
+
+    def mixtures(self, one: Tensor, other: Tensor, sets: Tensor) -> list[Mixture]:
+        """-> of both scores [n, classes], in all shares: the first is one alone, the last the other."""
+        cold, found = [set_temperature(part, sets) for part in (one, other)], []
         for share in SHARES:
-            ctx.check_stop()
-            mixed = (1 - share) * linear / cold[0] + share * near / cold[1]
+            self.ctx.check_stop()
+            mixed = (1 - share) * one / cold[0] + share * other / cold[1]
             t = set_temperature(mixed, sets)
-            losses = set_losses(mixed / t, sets)
-            tried.append((float(losses.mean()), share, t, losses))
-        head, prototypes, best = tried[0], tried[-1], min(tried, key=lambda one: one[0])
-        for alone in sorted((head, prototypes), key=lambda one: one[0]):
-            gain = alone[3] - best[3]
-            if len(gain) < 2 or float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
-                best = alone
-                break
-        _, share, t, _ = best
-        self.weights_.copy_(torch.tensor([(1 - share) / cold[0] / t, share / cold[1] / t]))
-        self.likelihood.copy_(torch.tensor([head[0], prototypes[0], best[0]]).clamp_min(0))
+            weights = (1 - share) / cold[0] / t, share / cold[1] / t
+            found.append(Mixture(share, mixed / t, set_losses(mixed / t, sets), weights))
+        return found
+
+    def evidence(self, members: Members, kind: int = 0) -> Evidence:
+        seen = super().evidence(members, kind)
+        if not self.forest:
+            return seen
+        rows = torch.arange(len(seen.linear), device=self.ctx.device)
+        return seen._replace(forest=self.forest.held_out(rows, members, kind))
 
     def scores(self, features: Tensor, logits: Tensor) -> Tensor:
         near = -self.ctx.prototypes.distances(features).square()
-        return self.joined(logits, near).masked_fill(~self.ctx.network.head.born, -torch.inf)
+        trees = self.forest.says(features) if self.forest else None
+        return self.joined(logits, near, trees).masked_fill(~self.ctx.network.head.born, -torch.inf)
 
     def by_evidence(self, seen: Evidence) -> Tensor:
-        return self.joined(*seen)
+        return self.joined(seen.linear, seen.nearness, seen.forest)
 
-    def joined(self, linear: Tensor, near: Tensor) -> Tensor:
-        """-> both [n, capacity] by their weights; what has none may be infinite."""
+    def joined(self, linear: Tensor, near: Tensor, forest: Tensor | None) -> Tensor:
+        """-> all [n, capacity] by their weights; what has none may be infinite."""
         scores = linear * self.weights_[0]
-        return torch.where(self.weights_[1] > 0, scores + near * self.weights_[1], scores)
+        scores = torch.where(self.weights_[1] > 0, scores + near * self.weights_[1], scores)
+        return scores if forest is None else scores + forest * self.forest_weight
+
+
+def _simplest(tried: Sequence[Mixture], simple: Sequence[Mixture]) -> Mixture:
+    """-> the likeliest of simple ones where that is not clearly less likely than the likeliest of all: by no more than
+    one standard error."""
+    best = min(tried, key=lambda one: one.loss)
+    for alone in sorted(simple, key=lambda one: one.loss):
+        gain = alone.losses - best.losses
+        if len(gain) < 2 or float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
+            return alone
+    return best
 
 
 def set_losses(scores: Tensor, sets: Tensor) -> Tensor:
