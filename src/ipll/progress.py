@@ -127,8 +127,8 @@ class LiveProgress(Listener):
 
     def begin(self, plan: Plan, position: Position) -> None:
         self.plan, self.accuracies, self.state = plan, list(plan.accuracies), ""
-        self.start, self.started = plan.share(position), time.monotonic()
-        self.spoken, self.quiet, self.title = self.started, FIRST, plan.title
+        self.start: float | None = None  # until the first step, before which all may have to be compiled
+        self.spoken, self.quiet, self.title = time.monotonic(), FIRST, plan.title
         self._show(plan.title, completed=0.0, left="")
 
     def stage(self, words: str) -> None:
@@ -146,14 +146,16 @@ class LiveProgress(Listener):
     def step(self, position: Position, steps: int, phases: int) -> None:
         doing = self.plan.doing(position, phases)
         done = self.plan.share(position, steps, phases)
-        elapsed = time.monotonic() - self.started
-        seconds = elapsed * (1 - done) / (done - self.start) if done > self.start else 0.0
-        left = _minutes(seconds)
+        if self.start is None:
+            self.start, self.started = done, time.monotonic()
+        rate = (done - self.start) / max(time.monotonic() - self.started, 1e-9)
+        left = _minutes((1 - done) / rate) if rate else ""
         if not self.console.is_terminal:
             if doing == self.plan.last and not self.plan.accuracy:  # of people's own data, which may be large
                 self.stage(doing)
             elif time.monotonic() - self.spoken > min(self.quiet, QUIET):
-                self._say(", ".join([*self._which(position.task), doing, f"{100 * done:.0f} %", left]))
+                told = [*self._which(position.task), doing, f"{100 * done:.0f} %", left]
+                self._say(", ".join(filter(None, told)))
                 self.quiet *= 2
             return
         mean = sum(self.accuracies) / max(len(self.accuracies), 1)
