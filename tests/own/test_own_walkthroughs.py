@@ -1,9 +1,10 @@
-"""docs/own_data.md: its walk-throughs are run as they stand there, and what it shows is what they print."""
+"""The walk-throughs of README and docs/own_data.md are run as they stand, and what is shown is what they print."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def follow(text: str, main: Any) -> str:
         if language == "python":
             Path(content.splitlines()[0].removeprefix("# ")).write_text(content)
         elif language == "sh":
-            printed = "".join(_run(line, main) for line in content.splitlines())
+            printed = "\n".join(_run(line, main) for line in content.splitlines())
             everything += printed
         elif language == "text":
             _is_shown(content, printed)
@@ -39,7 +40,7 @@ def follow(text: str, main: Any) -> str:
 
 
 def _run(line: str, main: Any) -> str:
-    program, *arguments = shlex.split(line)
+    program, *arguments = shlex.split(line, comments=True)
     if program == "python":
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -80,3 +81,11 @@ def test_three_people_vote_on_images(document: str, main: Any) -> None:
 def test_a_table_of_features(document: str, main: Any) -> None:
     printed = follow(section(document, "A table of features"), main)
     assert min(accuracy(printed)) > 85
+
+
+def test_the_readme(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Any) -> None:
+    """With the tables that lie beside it."""
+    shutil.copytree(root / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    text = section((root / "README.md").read_text(), "Your own data").split("Then people and model")[0]
+    assert "unlike" in follow(text, main)
