@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,18 @@ def test_where_a_line_parts_classes_there_is_none() -> None:
     assert "forest" not in found.used
     assert not model.tensors["module.classifier.forest.roots"].numel()
     assert model.tensors["module.classifier.forest_weight"] == 0
+
+
+def test_votes_leave_no_forest_not_even_an_earlier_one() -> None:
+    """What members say then rests on what all have heard."""
+    x, y = boxes(200, 6)
+    more = ambiguous(x, y, ids="voted")
+    votes = replace(more, votes=2 * more.candidates.astype(np.float32))
+    for model in (fitted(32).update(votes, device="cpu"), Model.fit(votes, device="cpu", settings=QUICK)):
+        found = model.stacking()
+        assert found is not None
+        assert "forest" not in found.used
+        assert not model.tensors["module.classifier.forest.roots"].numel()
 
 
 def forest_of(model: Model) -> tuple[Forest, Any]:

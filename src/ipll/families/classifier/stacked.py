@@ -49,7 +49,8 @@ class Stacked(Classifier):
     """Stacking (Wolpert, 1992): log-probabilities of the head and negative squared distances to prototypes are added
     with weights under which the candidate sets of samples that a member did not learn from are most likely; and to
     both, likewise, those of a forest. What axes part, trees find out from few samples, and networks do not. Where the
-    forest counts for as much as all else, it has its word on labels, too.
+    forest counts for as much as all else, it has its word on labels, too. Votes, and sets that may miss the true label,
+    bring what members say of all samples into targets: there evidence is too good to judge trees by, and none grow.
 
     Either alone is among what is tried, and one that is nearly as likely as both is preferred. The weights hold the
     temperature: scores are log-probabilities. Without cross-fitting there is no evidence, and the head decides.
@@ -73,6 +74,9 @@ class Stacked(Classifier):
 
     def end_task(self) -> None:
         members, ctx = part_of(self.ctx.parts, Members), self.ctx
+        if self.forest is not None:  # which grew in the task before
+            self.forest.clear()
+            self.forest_weight.zero_()
         if members is None or not members.folds:
             return
         seen = evidence(ctx, members)
@@ -86,7 +90,7 @@ class Stacked(Classifier):
         head, prototypes = tried[0], tried[-1]
         best = _simplest(tried, (head, prototypes))
         weights = torch.tensor(best.weights)
-        if self.forest is not None:
+        if self.forest is not None and not beforehand.shares:
             others = [evidence(ctx, members, kind).settled for kind in range(1, members.kinds)]
             self.forest.grow(members, [seen.settled, *others], self.settings.trees)
             tried = self.mixtures(best.scores, self.forest.held_out(rows, members)[:, born].double(), sets)
@@ -95,7 +99,7 @@ class Stacked(Classifier):
             self.forest_weight.fill_(best.weights[1])
             if not best.share:
                 self.forest.clear()
-            elif best.share >= HALF and not beforehand.shares:
+            elif best.share >= HALF:
                 self.settle(self.forest, members)
         self.weights_.copy_(weights)
         self.likelihood.copy_(torch.tensor([head.loss, prototypes.loss, best.loss]).clamp_min(0))
