@@ -14,7 +14,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from ipll.cli.own_output import evidence_lines
 from ipll.engine.state import part_of
-from ipll.families.classifier.forest import DEEPEST, Forest, grow
+from ipll.families.classifier.forest import DEEPEST, Forest, grown_tree
 from ipll.families.classifier.stacked import Stacked
 from ipll.families.side_by_side import Members
 from ipll.own import Model, Samples, export, from_arrays
@@ -73,6 +73,30 @@ def test_where_a_line_parts_classes_there_is_none() -> None:
     assert "forest" not in found.used
     assert not model.tensors["module.classifier.forest.roots"].numel()
     assert model.tensors["module.classifier.forest_weight"] == 0
+    none = Model.fit(ambiguous(x, y), device="cpu", settings=QUICK | {"classifier.trees": 0})
+    assert np.array_equal(none.records.confidence, model.records.confidence)
+
+
+def test_labels_by_trees_are_those_that_the_memory_keeps() -> None:
+    """It was chosen before them."""
+    model = fitted(32)
+    kept = model.tensors["module.memory.p"].argmax(1).numpy()
+    assert np.array_equal(kept, model.records.label[model.tensors["module.memory.ids"].numpy()])
+    truth = np.array(list("abcd"))[boxes(700, 0)[1]]
+    settled, without = (np.array(one.records.labels(one.names)) == truth for one in (model, fitted(0)))
+    assert settled.mean() > without.mean() + 0.01
+
+
+@pytest.mark.parametrize("leave_out", ["samples", "sets"])
+@pytest.mark.parametrize("sets", [["ab"], ["ab", "abc"], ["ab", "a"]])
+def test_a_fold_may_hold_all_there_is(leave_out: str, sets: list[str]) -> None:
+    """All samples with the same candidates lie in one fold; a single sample, too. Trees without a row say nothing."""
+    x = boxes(40, 0)[0]
+    for rows in (40, 1):
+        given = [list(sets[i % len(sets)]) for i in range(rows)]
+        settings = QUICK | {"train.epochs": 2, "model.leave_out": leave_out}
+        model = Model.fit(from_arrays(x[:rows], given), device="cpu", settings=settings)
+        assert np.isfinite(model.predict(from_arrays(x), device="cpu").probabilities).all()
 
 
 def test_votes_leave_no_forest_not_even_an_earlier_one() -> None:
@@ -101,7 +125,7 @@ def test_trees_are_those_of_scikit_learn() -> None:
     x = x.astype(np.float32)
     forest, learner = forest_of(fitted(32))
     rows = [np.random.default_rng(t).choice(400, 400) for t in range(3)]
-    forest.plant([grow(x, y.astype(np.int64), rows[t], 8, 10**9, np.random.default_rng(t)) for t in range(3)])
+    forest.plant([grown_tree(x, y.astype(np.int64), rows[t], 8, 10**9, np.random.default_rng(t)) for t in range(3)])
     probe, wanted = boxes(500, 3)[0].astype(np.float32), np.full((500, 4), 1 / 4)
     for t in range(3):
         number = int(np.random.default_rng(t).integers(2**31))
@@ -118,13 +142,13 @@ def test_a_threshold_parts_the_values_that_it_was_found_between() -> None:
     low = np.float32(1e6)
     high = np.nextafter(low, np.float32(2e6))
     x = np.array([[low], [high]] * 20, np.float32)
-    tree = grow(x, np.tile([0, 1], 20), np.arange(40), 2, 10**9, np.random.default_rng(0))
+    tree = grown_tree(x, np.tile([0, 1], 20), np.arange(40), 2, 10**9, np.random.default_rng(0))
     assert (low <= tree.threshold[0] < high).all()
 
 
 def test_leaves_are_bounded() -> None:
     x, y = boxes(400, 2)
-    tree = grow(x.astype(np.float32), y, np.arange(400), 4, 10, np.random.default_rng(0))
+    tree = grown_tree(x.astype(np.float32), y, np.arange(400), 4, 10, np.random.default_rng(0))
     assert len(tree.values) <= 10
 
 
@@ -135,22 +159,22 @@ def test_no_tree_learns_from_what_its_members_leave_out(monkeypatch: pytest.Monk
 
     def spy(x: Any, labels: Any, rows: Any, *rest: Any) -> Any:
         asked.append((rows, labels))
-        return grow(x, labels, rows, *rest)
+        return grown_tree(x, labels, rows, *rest)
 
-    monkeypatch.setattr("ipll.families.classifier.forest.grow", spy)
+    monkeypatch.setattr("ipll.families.classifier.forest.grown_tree", spy)
     members_of: list[tuple[Members, list[torch.Tensor]]] = []
     plain = Forest.grow
 
     def keep(self: Forest, members: Members, settled: list[torch.Tensor], trees: int) -> None:
         members_of.append((members, settled))
         plain(self, members, settled, trees)
-        assert len(self) == len(asked) == 2 * (members.groups // members.kinds)
+        assert len(asked) % members.groups == 0
 
     monkeypatch.setattr(Forest, "grow", keep)
     x, y = boxes(200, 0)
     given = {"train.epochs": 2, "classifier.trees": 2, "model.leave_out": leave_out}
     Model.fit(ambiguous(x, y), device="cpu", settings=QUICK | given)
-    [(members, settled)] = members_of
+    members, settled = members_of[0]
     assert members.kinds == (2 if leave_out == "sets" else 1)
     for number, (rows, labels) in enumerate(asked):
         group = number % members.groups

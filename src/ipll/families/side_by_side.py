@@ -94,6 +94,11 @@ class Members(Component):
         folds = max(self.folds, 1)
         return dealt[:, group // folds] == group % folds
 
+    def who_leave_out(self, kind: int, fold: int) -> Tensor:
+        """-> the members that do not learn from a fold of a kind."""
+        first = kind % self.kinds * self.folds + fold
+        return torch.arange(first, self.members, self.groups, device=self.dealt.device)
+
     def held_out(self, features: Tensor, rows: Tensor) -> Tensor:
         """-> log-probabilities [n, capacity] by the members that do not learn from these rows of the pool; there are
         folds."""
@@ -164,7 +169,6 @@ class Evidence(NamedTuple):
 
     linear: Tensor  # [n, capacity]: log-probabilities by the heads
     nearness: Tensor  # [n, capacity]: minus the squared distance to the mean of each class's other samples
-    settled: Tensor  # [n, folds]: what those who leave out each fold settle on
     forest: Tensor | None = None  # [n, capacity]: log-probabilities by trees, where there are any
 
     def of(self, rows: Tensor | slice) -> Evidence:
@@ -176,35 +180,42 @@ class Evidence(NamedTuple):
 def evidence(ctx: Context, members: Members, kind: int = 0) -> Evidence:
     """-> of every sample of the pool, by its features now and the labels that members settle on which leave it out, by
     their folds of a kind (-1: the last there is)."""
-    features, fold, sets = ctx.pool_features(), members.dealt[:, kind], ctx.pool.candidates
-    first = kind % members.kinds * members.folds
-    head, everything = ctx.network.head, torch.arange(len(features), device=features.device)
+    features, fold = ctx.pool_features(), members.dealt[:, kind]
+    head, nearness = ctx.network.head, features.new_empty(len(features), ctx.capacity)
     assert isinstance(head, MembersHead)
-    linear, nearness = (features.new_empty(len(features), ctx.capacity) for _ in range(2))
-    leaves_out = [
-        torch.arange(first + k, members.members, members.groups, device=fold.device) for k in range(members.folds)
-    ]
-    settled = ctx.pool.ids.new_empty(members.folds, len(features))  # by those who leave out each fold
-    for block in torch.split(everything, BLOCK):
-        ctx.check_stop()
-        each = head.each(features[block]).float().log_softmax(dim=2)
-        for k, own in enumerate(leaves_out):
-            said, here = each[:, own].mean(dim=1), fold[block] == k
-            linear[block[here]] = said[here]
-            settled[k, block] = predict_within(said if ctx.pool.votes is None else ctx.pool.p[block], sets[block])
-    for k, own in enumerate(leaves_out):
+    linear, settled = held_out_labels(ctx, members, kind)
+    for k in range(members.folds):
+        own = members.who_leave_out(kind, k)
         units = (own[:, None] * head.width + torch.arange(head.width, device=fold.device)).flatten() + head.channels
         columns = torch.cat([torch.arange(head.channels, device=fold.device), units])
         scale = features.new_ones(len(columns))
         scale[head.channels :] = (members.members / len(own)) ** 0.5
-        sums, counts = _class_sums(features, columns, settled[k], ctx.capacity, (fold != k).nonzero()[:, 0])
+        sums, counts = _class_sums(features, columns, settled[:, k], ctx.capacity, (fold != k).nonzero()[:, 0])
         means = sums / counts.clamp_min(1)[:, None] * scale
         for block in torch.split((fold == k).nonzero()[:, 0], BLOCK):
             ctx.check_stop()
             near = -torch.cdist(features[block][:, columns] * scale, means).square()
             farthest = near.masked_fill(counts == 0, 0).amin(dim=1, keepdim=True)
             nearness[block] = torch.where(counts > 0, near, farthest)
-    return Evidence(ctx.correct(linear), nearness, settled.T)
+    return Evidence(ctx.correct(linear), nearness)
+
+
+@torch.no_grad()
+def held_out_labels(ctx: Context, members: Members, kind: int = 0) -> tuple[Tensor, Tensor]:
+    """-> log-probabilities of every sample of the pool by the members who leave it out [n, capacity], by their folds of
+    a kind; and the labels of all that those settle on who leave out each fold [n, folds]."""
+    features, fold, pool = ctx.pool_features(), members.dealt[:, kind], ctx.pool
+    head, linear = ctx.network.head, features.new_empty(len(features), ctx.capacity)
+    assert isinstance(head, MembersHead)
+    settled = pool.ids.new_empty(len(features), members.folds)
+    for block in torch.split(torch.arange(len(features), device=features.device), BLOCK):
+        ctx.check_stop()
+        each = head.each(features[block]).float().log_softmax(dim=2)
+        for k in range(members.folds):
+            said, here = each[:, members.who_leave_out(kind, k)].mean(dim=1), fold[block] == k
+            linear[block[here]] = said[here]
+            settled[block, k] = predict_within(said if pool.votes is None else pool.p[block], pool.candidates[block])
+    return linear, settled
 
 
 def _class_sums(

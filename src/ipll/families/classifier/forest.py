@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ipll.component import Context
-from ipll.families.side_by_side import Members
+from ipll.families.side_by_side import BLOCK, Members
 from ipll.networks.network import MembersHead
 from ipll.rng import numpy_generator
 
 DEEPEST = 16  # levels of a tree
 ENOUGH = 10_000  # samples that a tree is grown from
 VALUES = 4_000_000  # numbers in the leaves of all trees, at most: 16 MB
-HELD = 2**20  # numbers that are held at a time where trees are asked
 
 Floats = npt.NDArray[np.float32]
 
@@ -45,7 +46,7 @@ class Forest(nn.Module):
     threshold: Tensor  # [asking]
     child: Tensor  # [asking, 2]
     values: Tensor  # [leaves, capacity]
-    levels: Tensor  # [depth]: how many nodes ask at each
+    levels: Tensor  # [depth]: zeros, as many as the deepest tree has levels
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -69,16 +70,20 @@ class Forest(nn.Module):
         head = self.ctx.network.head
         assert isinstance(head, MembersHead)
         x = self.ctx.pool_features()[:, : head.channels].cpu().numpy()
-        count, grown = max(trees // members.kinds, 1) * members.groups, list[Tree]()
-        most = max(VALUES // (count * self.ctx.capacity), 2)
-        for number in range(count):
+        each = max(trees // members.kinds, 1)
+        groups, grown = [divmod(group, members.folds) for group in range(members.groups)], list[Tree]()
+        rows = [(members.dealt[:, kind] != fold).nonzero()[:, 0].cpu().numpy() for kind, fold in groups]
+        labels = [settled[kind][:, fold].cpu().numpy() for kind, fold in groups]
+        for number in range(each * members.groups):
             self.ctx.check_stop()
-            kind, fold = divmod(number % members.groups, members.folds)
-            rows = (members.dealt[:, kind] != fold).nonzero()[:, 0].cpu().numpy()
-            labels = settled[kind][:, fold].cpu().numpy()
-            rng = numpy_generator(self.ctx.seed, "forest", self.ctx.task, number)
-            grown.append(grow(x, labels, rng.choice(rows, min(len(rows), ENOUGH)), self.ctx.capacity, most, rng))
+            rng, group = numpy_generator(self.ctx.seed, "forest", self.ctx.task, number), number % members.groups
+            drawn = rng.choice(rows[group], min(len(rows[group]), ENOUGH)) if len(rows[group]) else rows[group]
+            grown.append(grown_tree(x, labels[group], drawn, self.ctx.capacity, self.leaves(trees, members), rng))
         self.plant(grown)
+
+    def leaves(self, trees: int, members: Members) -> int:
+        """-> how many leaves a tree may have."""
+        return VALUES // (max(trees // members.kinds, 1) * members.groups * self.ctx.capacity)
 
     def plant(self, trees: list[Tree]) -> None:
         """Puts the nodes of all trees into one row."""
@@ -107,16 +112,12 @@ class Forest(nn.Module):
         feature = torch.cat([self.feature.long(), torch.zeros_like(leaves)])
         threshold = torch.cat([self.threshold, torch.zeros_like(leaves, dtype=self.threshold.dtype)])
         child = torch.cat([self.child.long(), leaves[:, None].expand(-1, 2)]).flatten()
-        found = []
-        for block in torch.split(features, max(HELD // (len(roots) * self.ctx.capacity), 1)):
-            self.ctx.check_stop()
-            node = roots.expand(block.shape[0], -1)  # `len` would be fixed in exports
-            for _ in range(len(self.levels)):
-                beyond = block.gather(1, feature.take(node)) > threshold.take(node)
-                node = child.take(2 * node + beyond)
-            total = self.values[node - asking].sum(dim=1)
-            found.append(((total + born / born.sum()) / (len(roots) + 1)).log())
-        return torch.cat(found)
+        node = roots.expand(features.shape[0], -1)  # `len` would be fixed in exports
+        for _ in range(len(self.levels)):
+            beyond = features.gather(1, feature.take(node)) > threshold.take(node)
+            node = child.take(2 * node + beyond)
+        total = F.embedding_bag(node - asking, self.values, mode="sum")
+        return ((total + born / born.sum()) / (len(roots) + 1)).log()
 
     def held_out(self, rows: Tensor, members: Members, kind: int = 0) -> Tensor:
         """-> log-probabilities [n, capacity] of these rows of the pool by the trees that leave them out."""
@@ -124,23 +125,31 @@ class Forest(nn.Module):
         said, first = features.new_empty(len(rows), self.ctx.capacity), kind % members.kinds * members.folds
         for k in range(members.folds):
             trees = torch.arange(first + k, len(self), members.groups, device=rows.device)
-            here = (fold == k).nonzero()[:, 0]
-            said[here] = self.says(features[rows[here]], trees)
+            for here in torch.split((fold == k).nonzero()[:, 0], BLOCK):
+                self.ctx.check_stop()
+                said[here] = self.says(features[rows[here]], trees)
         return said
 
 
-def grow(
+def grown_tree(
     x: Floats, labels: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], capacity: int, leaves: int,
     rng: np.random.Generator,
 ) -> Tree:  # fmt: skip
-    """-> a tree from rows of x [n, d], which may come twice, with no more than so many leaves."""
+    """-> a tree from rows of x [n, d], which may come twice, with no more than so many leaves. Without a row it knows
+    nothing."""
     from sklearn.tree import DecisionTreeClassifier  # slow to import
 
+    if not len(rows):
+        nothing = np.zeros(0, np.int32)
+        know = np.full((1, capacity), 1 / capacity, np.float32)
+        return Tree(nothing, nothing.astype(np.float32), nothing.reshape(0, 2), know, 0)
     number = int(rng.integers(2**31))
     best_first = None if len(rows) <= leaves else leaves
     learnt = DecisionTreeClassifier(
         max_features="sqrt", max_depth=DEEPEST, max_leaf_nodes=best_first, random_state=number
-    ).fit(x[rows], labels[rows])
+    )
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of classes that nearly every row has its own
+        learnt.fit(x[rows], labels[rows])
     tree = learnt.tree_
     leaf = tree.children_left < 0
     place = np.empty(len(leaf), np.int32)

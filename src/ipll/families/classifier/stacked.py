@@ -15,7 +15,8 @@ from ipll.engine.state import part_of
 from ipll.families.classifier import Classifier, best_temperature
 from ipll.families.classifier.forest import Forest
 from ipll.families.disambiguation import Disambiguation
-from ipll.families.side_by_side import BLOCK, Evidence, Members, evidence
+from ipll.families.memory import Memory
+from ipll.families.side_by_side import Evidence, Members, evidence, held_out_labels
 from ipll.settings import Section, setting
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # of prototypes, that are tried
@@ -49,8 +50,7 @@ class Stacked(Classifier):
     """Stacking (Wolpert, 1992): log-probabilities of the head and negative squared distances to prototypes are added
     with weights under which the candidate sets of samples that a member did not learn from are most likely; and to
     both, likewise, those of a forest. What axes part, trees find out from few samples, and networks do not. Where the
-    forest counts for as much as all else, it has its word on labels, too. Votes, and sets that may miss the true label,
-    bring what members say of all samples into targets: there evidence is too good to judge trees by, and none grow.
+    forest counts for as much as all else, it has its word on labels, too.
 
     Either alone is among what is tried, and one that is nearly as likely as both is preferred. The weights hold the
     temperature: scores are log-probabilities. Without cross-fitting there is no evidence, and the head decides.
@@ -89,27 +89,48 @@ class Stacked(Classifier):
         tried = self.mixtures(linear, near, sets)
         head, prototypes = tried[0], tried[-1]
         best = _simplest(tried, (head, prototypes))
-        weights = torch.tensor(best.weights)
-        if self.forest is not None and not beforehand.shares:
-            others = [evidence(ctx, members, kind).settled for kind in range(1, members.kinds)]
-            self.forest.grow(members, [seen.settled, *others], self.settings.trees)
-            tried = self.mixtures(best.scores, self.forest.held_out(rows, members)[:, born].double(), sets)
-            best = _simplest(tried, tried[:1])
-            weights *= best.weights[0]
-            self.forest_weight.fill_(best.weights[1])
-            if not best.share:
-                self.forest.clear()
-            elif best.share >= HALF:
-                self.settle(self.forest, members)
-        self.weights_.copy_(weights)
+        self.weights_.copy_(torch.tensor(best.weights))
+        if self.forest is not None and self.may_grow(self.forest, members):
+            best = self.with_trees(self.forest, members, rows, best, sets)
         self.likelihood.copy_(torch.tensor([head.loss, prototypes.loss, best.loss]).clamp_min(0))
+
+    def may_grow(self, forest: Forest, members: Members) -> bool:
+        """With leaves for all classes, and samples of all that were known. Not by votes, nor by sets that may miss the
+        true label: they bring what members say of all samples into targets, and evidence is too good to judge trees."""
+        ctx, born = self.ctx, self.ctx.network.head.born
+        deciding = part_of(ctx.parts, Disambiguation)
+        assert deciding is not None
+        there = ctx.pool.p.argmax(dim=1).bincount(minlength=ctx.capacity) > 0
+        enough = forest.leaves(self.settings.trees, members) >= int(born.sum())
+        forgotten = ctx.old_mask & ctx.prototypes.known & ~there
+        return enough and not deciding.shares and not forgotten.any()
+
+    def with_trees(self, forest: Forest, members: Members, rows: Tensor, without: Mixture, sets: Tensor) -> Mixture:
+        """-> the mixture with a forest, of evidence on these rows of the pool, or `without` where none is asked for: a
+        quarter of the trees tells it."""
+        ctx, born, trees = self.ctx, self.ctx.network.head.born, self.settings.trees
+        settled = [held_out_labels(ctx, members, kind)[1] for kind in range(members.kinds)]
+        for count in (-(-trees // 4), trees):
+            forest.grow(members, settled, count)
+            tried = self.mixtures(without.scores, forest.held_out(rows, members)[:, born].double(), sets)
+            best = _simplest(tried, tried[:1])
+            if not best.share:
+                forest.clear()
+                return without
+        self.weights_ *= best.weights[0]
+        self.forest_weight.fill_(best.weights[1])
+        if best.share >= HALF:
+            self.settle(forest, members)
+        return best
 
     def settle(self, forest: Forest, members: Members) -> None:
         """Labels, which the networks settled on, go by trees too: those of which a sample was left out."""
-        pool = self.ctx.pool
-        for rows in torch.split(torch.arange(len(pool), device=self.ctx.device), BLOCK):
-            said = pool.p[rows].clamp_min(TINY).log() + forest.held_out(rows, members) * self.forest_weight
-            pool.p[rows] = said.masked_fill(~pool.candidates[rows], -torch.inf).softmax(dim=1)
+        pool, memory = self.ctx.pool, part_of(self.ctx.parts, Memory)
+        assert memory is not None
+        every = torch.arange(len(pool), device=self.ctx.device)
+        said = pool.p.clamp_min(TINY).log() + forest.held_out(every, members) * self.forest_weight
+        pool.p.copy_(said.masked_fill(~pool.candidates, -torch.inf).softmax(dim=1))
+        memory.take_targets()
 
     def mixtures(self, one: Tensor, other: Tensor, sets: Tensor) -> list[Mixture]:
         """-> of both scores [n, classes], in all shares: the first is one alone, the last the other."""

@@ -60,6 +60,11 @@ class Memory(Component):
         self.votes = self.votes[:0].clone() if pool.votes is None else pool.votes[rows]
         self.classes = self.ctx.pool_predictions()[rows]
 
+    def take_targets(self) -> None:
+        """Of its samples, from the pool, where they were settled after these were chosen."""
+        ids, order = self.ctx.pool.ids.sort()
+        self.p = self.ctx.pool.p[order[torch.searchsorted(ids, self.ids)]]
+
     def order(self, rows: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:
         """-> rows of the pool for one epoch [steps, batch].
 

@@ -136,16 +136,10 @@ def nan_to_num(x: Tensor, nan: float) -> Tensor:
     return torch.where(torch.isnan(x), nan, x)
 
 
-def split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor]:
-    """Not at all: how many blocks there are would depend on the number of samples."""
-    return (x,)
-
-
 PLAIN: dict[Any, Callable[..., Any]] = {
     torch.searchsorted: searchsorted,
     torch.cdist: cdist,
     F.interpolate: interpolate,
     torch.lerp: lerp,
     torch.Tensor.nan_to_num: nan_to_num,
-    torch.split: split,
 }
