@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits, load_wine
 
 from ipll.errors import ConfigError, RunError
 from ipll.own import Model, export, from_arrays, read_table
-from ipll.own.exporting.onnx_file import compare
+from ipll.own.exporting.onnx_file import _nodes, compare
 from ipll.own.exporting.whole import cdist, interpolate, lerp, searchsorted
 
 Exported = Callable[[str], tuple[Model, Any, Path]]
@@ -83,6 +83,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         return model, x, path
 
     return made
+
+
+def test_traces_are_found_within_loops_and_conditions() -> None:
+    helper = pytest.importorskip("onnx").helper
+    inner = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "inner", [], [])
+    outer = helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
+    assert [node.op_type for node in _nodes([outer])] == ["If", "Relu", "Relu"]
 
 
 @pytest.mark.parametrize("which", MODELS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def _described(proto: Any, description: Mapping[str, Any]) -> bytes:
     import onnx
 
     graph = proto.graph
-    for node in [*graph.node, *(node for function in proto.functions for node in function.node)]:
+    for node in [*_nodes(graph.node), *(node for function in proto.functions for node in _nodes(function.node))]:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
     for part in (proto, graph, *graph.initializer, *graph.input, *graph.output):
@@ -123,6 +123,14 @@ def _described(proto: Any, description: Mapping[str, Any]) -> bytes:
     onnx.checker.check_model(proto, full_check=True)
     content: bytes = proto.SerializeToString(deterministic=True)
     return content
+
+
+def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """-> with those within them: of loops and conditions."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g.node)
 
 
 def _run(content: bytes, samples: Tensor) -> list[Any]:

@@ -136,10 +136,19 @@ def nan_to_num(x: Tensor, nan: float) -> Tensor:
     return torch.where(torch.isnan(x), nan, x)
 
 
+def embedding_bag(index: Tensor, values: Tensor, *, mode: str, **unused: Any) -> Tensor:
+    """index [n, k], values [m, d] -> the sum of k of them [n, d]. The exporter's own is a loop over samples: 20,000
+    rows through 160 trees took 11 s instead of 2.5."""
+    if mode != "sum" or any(value not in (None, False, 2.0) for value in unused.values()):  # 2: a norm not asked for
+        raise NotImplementedError(f"bags that are not plain sums: {unused}")
+    return F.embedding(index, values).sum(dim=1)
+
+
 PLAIN: dict[Any, Callable[..., Any]] = {
     torch.searchsorted: searchsorted,
     torch.cdist: cdist,
     F.interpolate: interpolate,
     torch.lerp: lerp,
     torch.Tensor.nan_to_num: nan_to_num,
+    F.embedding_bag: embedding_bag,
 }
