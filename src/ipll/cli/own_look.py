@@ -133,6 +133,7 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
         open_model,
         show_choices,
     )
+    from ipll.cli.own_settled import missed_lines
 
     model = open_model(folder, plugin)
     if model.through is not None:
@@ -148,6 +149,7 @@ def info(folder: ModelFolder, plugin: RecordedPlugins = None) -> None:
     say(*network_lines(model))
     show(class_table(model))
     show_choices(model)
-    say(*class_lines(model), *decision_lines(model), *evidence_lines(model), *kept_lines(model, folder))
+    say(*class_lines(model), *decision_lines(model), *evidence_lines(model), *missed_lines(model))
+    say(*kept_lines(model, folder))
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         say(f"  {path.name}: {path.stat().st_size:,} bytes")

@@ -29,6 +29,7 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
     words = [name if judged else name.partition(" (")[0] for name, _ in BANDS]  # no share is promised that was not seen
     parts = [f"{n:,} {name}" for n, name in zip(np.diff(above, prepend=0).tolist(), words, strict=True)]
     lines = [f"Settled on a label for {counted(len(confidence), 'sample')}: {', '.join(parts)}.", how]
+    lines += missed_lines(model)
     if before is not None and _was_judged(model, before):
         old = int(records.judged_old[rows].sum())
         lines.append(
@@ -44,7 +45,7 @@ def _judged(model: Model, rows: Any) -> tuple[bool, str]:
     confidence, sizes = records.confidence[rows], np.diff(records.offsets)[rows]
     if not model.config.model.folds:
         return False, "How sure it is was not judged on held-out samples: go by the order, not by the numbers."
-    if (sizes == 1).all() and not model.voted and not _miss_rate(model):
+    if (sizes == 1).all() and (confidence == 1).all() and not model.voted and not _miss_rate(model):
         return False, "Each has one candidate, which is taken for its label: whether that is right was not judged."
     wrong = float((1 - confidence).sum())
     count = "0 or 1" if ROUNDS_BADLY[0] <= wrong < ROUNDS_BADLY[1] else f"{wrong:,.0f}"
@@ -52,6 +53,25 @@ def _judged(model: Model, rows: Any) -> tuple[bool, str]:
     return True, (
         f"Expected to be wrong: {count} of them ({share}), judged by networks that had not learnt from the sample."
     )
+
+
+def missed_lines(model: Model) -> list[str]:
+    """-> how often candidates seem to miss the true label, where they clearly do."""
+    if not model.missed:
+        return []
+    share = f"about {100 * model.missed:.2g} %"
+    sizes = np.diff(model.records.offsets)[model.records.update == model.updates]
+    what = (
+        f"{share.capitalize()} of the labels seem to be wrong"
+        if (sizes == 1).all()
+        else (f"The candidates of {share} of the samples seem to miss the true label")
+    )
+    found = (
+        f"{what}: networks that had not learnt from them expect another class. `ipll audit` lists such samples first, "
+        "with that class as the runner-up."
+    )
+    told = f" With --miss-rate {model.missed:.2g}, labels may lie outside the candidates."
+    return [found + told * (_miss_rate(model) is not None)]
 
 
 def _given_lines(model: Model, given: Any) -> list[str]:

@@ -13,6 +13,7 @@ from ipll.families.classifier.stacked import set_temperature
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.side_by_side import Evidence, Members
 from ipll.learner import Learner
+from ipll.own.missed import missed
 from ipll.own.prediction import allowed
 
 FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
@@ -36,6 +37,8 @@ class Certainty(NamedTuple):
     temperature: float
     far: float  # the distance that FLAGGED of the held-out samples exceed
     confidence: Tensor  # [n], of the pool's samples: how probable the label is that they settled on
+    expected: Tensor  # [n], the class that is more probable; -1: none is
+    missed: float  # share of samples whose sets clearly seem to miss the true label; 0: none, or nobody knows
 
 
 @torch.no_grad()
@@ -45,6 +48,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
     The temperature is that under which their candidate sets, or votes, are most likely. A label's probability is its
     share within the set, or of all classes where votes, or sets that may miss the true one, say how probable each is.
     Classes that are candidates of the very same samples cannot be told apart without votes on these, and share alike.
+    Where sets are all that is known, they may have missed the true label as often as makes them most likely.
     """
     ctx, members = learner.ctx, part_of(learner.ctx.parts, Members)
     if members is None or not members.folds:
@@ -78,27 +82,38 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         found = scores(rows) / cold
         open_ = found.isfinite().all(dim=0)
         known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
+    missing = None
+    if votes is None and not beforehand.shares:
+        held = rows[: _held(sets)]
+        some = held[(sets[held] & scores(held).isfinite()).any(dim=1)]
+        missing = missed(scores(some).double(), cold, sets[some], ctx.seen, ctx.pool.certain[some])
+    if missing is not None:
+        cold = missing.temperature
     voted, shown = torch.zeros_like(ctx.pool.certain), sets
     if votes is not None:  # by itself such a sample says that it is one of what most voted for, or nearly as many
         voted = votes.any(dim=1) & ~ctx.pool.certain
         shown = torch.where(voted[:, None], votes > CONTESTED * votes.amax(dim=1, keepdim=True), sets)
     most = UNCHECKED if votes is not None and nobody_checks(votes) else 1.0
-    alike, confidence, unheard = twins(shown), [], unheard_odds(shown)
+    alike, confidence, expectation, unheard = twins(shown), [], [], unheard_odds(shown)
     doubt = Doubt.of(shown, SHARED if beforehand.shares else 1.0, known)
     for here in blocks:
         ctx.check_stop()
         said = scores(here).double() / cold
-        posterior = (said + beforehand.set_weights(here).log()).softmax(dim=1)
+        own, certain = sets[here], ctx.pool.certain[here]
+        prior = missing.prior(own, ctx.seen, certain) if missing else beforehand.set_weights(here)
+        posterior = (said + prior.log()).softmax(dim=1)
         posterior.nan_to_num_(0.0)
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
-        found, own = posterior.gather(1, labels[here, None])[:, 0], sets[here]
+        found, (most_probable, which) = posterior.gather(1, labels[here, None])[:, 0], posterior.max(dim=1)
+        expectation.append(torch.where(most_probable > found, which, -1))
         expected = (said.softmax(dim=1) * own).sum(dim=1)
         by_sets = doubt.lowered(found, posterior, expected, own, labels[here])
         by_votes = cautious(found, chance_of(own), SHARED).minimum(at_most(unheard * shown[here], labels[here]))
         by_votes = by_votes.clamp_max(most)
         confidence.append(torch.where(voted[here], by_votes, by_sets).float())
-    return Certainty(temperature, float(torch.quantile(distance, 1 - FLAGGED)), torch.cat(confidence))
+    far, share = float(torch.quantile(distance, 1 - FLAGGED)), missing.rate if missing and missing.clear else 0.0
+    return Certainty(temperature, far, torch.cat(confidence), torch.cat(expectation), share)
 
 
 class Doubt(NamedTuple):

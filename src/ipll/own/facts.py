@@ -100,6 +100,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "voted": lambda value: isinstance(value, bool) or (isinstance(value, list) and all(map(_is_count, value))),
     "temperature": lambda value: _is_number(value) and value > 0,
     "far": _is_number,
+    "missed": lambda value: _is_number(value) and 0 <= value < 1,
     "given": lambda value: isinstance(value, dict),
     "chosen": _are_choices,
     "config": lambda value: isinstance(value, dict),

@@ -82,7 +82,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Record
         paths = {kind: folder / _plain_name(facts["files"][kind]["name"]) for kind in ENDINGS}
         for kind, path in paths.items():
             check_digest(path, facts["files"][kind]["sha256"])
-        facts.setdefault("voted", True)  # an older model may have been
+        facts = {"voted": True, "missed": 0.0} | facts  # an older model may have been, and did not look for misses
         check_facts(facts)
         tensors, records = load_file(paths[STATE]), read_records(paths[RECORDS], tuple(facts["names"]))
         release_memory()
@@ -202,12 +202,18 @@ def records_table(records: Records, names: tuple[str, ...]) -> Any:
         "update": records.update,
         "candidates": candidates,
         "label": texts.take(pa.array(records.label)),
+        "expected": named(records.expected, names),
     }
     for field in fields(records):
         if field.name not in ("ids", "offsets", "codes", *columns):
             value = getattr(records, field.name)
             columns[field.name] = pa.array(value, pa.string()) if isinstance(value, list) else pa.array(value)
     return pa.table(columns)
+
+
+def named(codes: npt.NDArray[np.int64], names: tuple[str, ...]) -> Any:
+    """-> classes by name; '' of -1."""
+    return pa.array([*names, ""], pa.string()).take(pa.array(codes % (len(names) + 1)))
 
 
 def read_records(path: Path, names: tuple[str, ...]) -> Records:
@@ -218,6 +224,8 @@ def read_records(path: Path, names: tuple[str, ...]) -> Records:
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     lists, labels = columns.pop("candidates"), columns.pop("label")
     values: dict[str, Any] = {"label": _codes(labels, names), "codes": _codes(lists.flatten(), names)}
+    expected = columns.pop("expected", pa.array([""] * len(labels), pa.string()))  # an older model did not keep it
+    values["expected"] = _codes(expected, ("", *names)) - 1
     values["offsets"] = np.append(0, np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False))).astype(np.int64)
     for name, column in columns.items():
         values["ids" if name == "id" else name] = _values(column)

@@ -79,6 +79,7 @@ class Model:
     updates: int  # learnt so far; 1 after `fit`
     temperature: float
     far: float  # the 99th percentile of the training samples' distance to the nearest centre
+    missed: float = 0.0  # share of the last update's samples whose sets clearly seem to miss the true label
     decisions: tuple[Decision, ...] = ()  # of people, the last of each on a sample
     history: tuple[Event, ...] = ()  # what it learnt, when; an older version did not keep it
     voted: tuple[int, ...] = ()  # the updates whose samples came with votes
@@ -286,6 +287,7 @@ class Model:
             updates=number,
             temperature=outcome.temperature,
             far=outcome.far,
+            missed=outcome.missed,
             voted=self.voted if samples.votes is None else (*self.voted, number),
             skipped=tuple(samples.skipped),
         )

@@ -163,6 +163,11 @@ def _scores(model: Model, evaluation: Evaluation | None, source: str) -> Iterato
             f"to be wrong, give or take {Z * spread:,.0f} (95 %, if they err independently), judged by networks that "
             "had not learnt from the sample. No true label was used."
         )
+        if model.missed:
+            yield (
+                f"- Of the last batch, the candidates of about {100 * model.missed:.2g} % of the samples seem to miss "
+                "the true label: networks that had not learnt from them expect another class."
+            )
     else:
         yield "- How many of the labels that were settled on are wrong was not judged on held-out samples."
     right = _given_right(model)

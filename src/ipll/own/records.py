@@ -51,6 +51,7 @@ class Records:
     given: list[str]  # the label that came with it, '' where none did; never learnt from
     row: Ints  # [n], in its source, as its owner counts
     source: list[str]
+    expected: Ints  # [n], the class that those networks find more probable which had not learnt from it; -1: none
 
     @classmethod
     def empty(cls) -> Records:
@@ -58,6 +59,7 @@ class Records:
             ids=[], update=_ints(0), offsets=_ints(1), codes=_ints(0), label=_ints(0),
             confidence=np.zeros(0, np.float32), judged_old=_bools(0), changed_update=_ints(0), changed_epoch=_ints(0),
             in_memory=_bools(0), given=[], row=_ints(0), source=[],
+            expected=_ints(0),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -96,6 +98,7 @@ class Records:
             given=self.given + samples.label_names,
             row=np.append(self.row, samples.rows),
             source=self.source + [samples.source] * n,
+            expected=np.append(self.expected, np.full(n, -1)),
         )
 
     def ids_of(self, samples: Samples, update: int) -> list[str]:
@@ -184,9 +187,12 @@ class Records:
         found: Bools = now - before > np.maximum(SURGE * before, 2 * np.sqrt(now))
         return found
 
-    def assured(self, rows: Ints, confidence: Floats) -> Records:
-        """-> the records with how sure the labels of these rows are, as it was judged at the end."""
-        return replace(self, confidence=_put(self.confidence, rows, confidence))
+    def assured(self, rows: Ints, confidence: Floats, expected: Ints) -> Records:
+        """-> the records with how sure the labels of these rows are, and what is expected instead, as it was judged at
+        the end."""
+        return replace(
+            self, confidence=_put(self.confidence, rows, confidence), expected=_put(self.expected, rows, expected)
+        )
 
     def finished(self, judged: Ints, memory: Ints) -> Records:
         """-> the records at the end of an update; rows judged old in it, and rows that the memory keeps."""

@@ -22,7 +22,7 @@ from ipll.own.history import as_facts, from_facts
 from ipll.own.through import Through
 
 SEQUENCES = ("names", "shape", "feature_names", "mean", "std", "voted")  # fields that stand in model.json as they are
-PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far")
+PLAIN = ("kind", "capacity", "min_class_samples", "updates", "temperature", "far", "missed")
 
 
 def write_model(path: Path, fields: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ class Learnt(NamedTuple):
     records: Records
     temperature: float
     far: float
+    missed: float
 
 
 @dataclass
@@ -86,13 +87,14 @@ class Update:
         rows = _array(pool.ids)
         sure = held_out_certainty(learner, torch.from_numpy(records.label[rows]).to(pool.ids.device))
         if sure is not None:
-            records = records.assured(rows, _array(sure.confidence))
+            records = records.assured(rows, _array(sure.confidence), _array(sure.expected))
         self.outcome = Learnt(
             tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
             centres=found.cpu(),
             records=records,
             temperature=_temperature(learner) if sure is None else sure.temperature,
             far=float(torch.quantile(_nearest(learner, found), FAR)) if sure is None else sure.far,
+            missed=0.0 if sure is None else sure.missed,
         )
         return {"task": learner.ctx.task, "seen_classes": self.learnt_from.seen}
 

@@ -18,7 +18,7 @@ from ipll.own.audit.beside import beside
 from ipll.own.audit.order import asking_order
 from ipll.own.audit.page import Asked, render
 from ipll.own.decisions import audit_id, decided_words
-from ipll.own.folder import records_table
+from ipll.own.folder import named, records_table
 from ipll.own.records import Ints
 from ipll.own.writing import WRITERS, write_table
 from ipll.pages.thumbnails import LARGE, MANY, SMALL, data_uri
@@ -87,9 +87,10 @@ def _late(update: Ints, changed: Ints, epoch: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _runners_up(model: Model) -> pa.Array:
-    """-> the class with the second most weight, by name; '' where it is not known.
+    """-> the class that is next, by name; '' where it is not known.
 
-    The memory has the weights of its samples; of two candidates, it is the one that was not settled on.
+    It is what networks expect that had not learnt from the sample; of others, the class with the second most weight in
+    the memory; of two candidates, the one that was not settled on.
     """
     records = model.records
     runner = np.full(len(records), -1)
@@ -103,7 +104,8 @@ def _runners_up(model: Model) -> pa.Array:
     if len(ids) and p.shape[1] > 1:
         weights, classes = torch.topk(p, 2, dim=1)
         runner[ids.numpy()] = torch.where(weights[:, 1] > 0, classes[:, 1], -1).numpy()
-    return pa.array([*model.names, ""], pa.string()).take(pa.array(runner % (len(model.names) + 1)))
+    runner = np.where((records.expected >= 0) & (records.expected != records.label), records.expected, runner)
+    return named(runner, model.names)
 
 
 def _write_page(model: Model, path: Path) -> None:
