@@ -84,9 +84,7 @@ def early(stream: Stream) -> Stream:
     return replace(stream, task=task, candidates=candidates)
 
 
-def test_samples_may_come_before_their_class(
-    drawn: Stream, quick: dict[str, Any], tmp_path: Path, main: Any
-) -> None:
+def test_samples_may_come_before_their_class(drawn: Stream, quick: dict[str, Any], tmp_path: Path, main: Any) -> None:
     """Such a run learnt all tasks, and then could neither be written nor resumed."""
     mine, source = early(drawn), ipll.load_source("digits")
     result = ipll.run("digits", stream=mine, out=tmp_path / "run", **quick)

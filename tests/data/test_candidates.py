@@ -79,9 +79,7 @@ def test_unknown_kind_is_refused_with_a_suggestion() -> None:
         (np.diag([1, np.nan, 1]), r"of class 1 for a sample of class 1 is nan; it must be in \[0, 1\]"),
     ],
 )
-def test_a_matrix_that_holds_no_probabilities(
-    matrix: np.ndarray, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_matrix_that_holds_no_probabilities(matrix: np.ndarray, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a plugin: beyond 1 and off the diagonal it was drawn as if it were right, a smaller one ended in numpy."""
     monkeypatch.setitem(FLIPS.members, "mine", lambda classes, q: matrix)
     with pytest.raises(ConfigError, match=says):

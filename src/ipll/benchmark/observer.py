@@ -52,8 +52,8 @@ class Observer:
         }
 
     def _class_prior(self, learner: Learner, epoch: int) -> None:
-        """Counts per seen class of argmax over S_i of f, over the task's own samples, beside the true counts. In a stream
-        of the user's own, samples may come before their class: these are truly of none that is counted."""
+        """Counts per seen class of argmax over S_i of f, over the task's own samples, beside the true counts. Samples
+        that come before their class, in a stream of the user's own, are truly of none that is counted."""
         pool, seen = learner.ctx.pool, learner.ctx.seen
         _, logits = learner.ctx.embed(pool.samples, slice(pool.incoming))
         predicted = predict_within(logits, pool.candidates[: pool.incoming])
