@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import ipll
+from ipll.benchmark.checks import idle_notices
 from ipll.config import resolve
 from ipll.data.sources.cifar100 import Cifar100
 from ipll.driver import enough_memory
@@ -366,6 +367,16 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
         ("pgdr", "memory.size=50", ""),
         ("pgdr", "prototypes.gamma=0.3", ""),
         ("pgdr/no-memory", "memory.size=50", "memory.size is set, but pgdr/no-memory has no memory"),
+        ("proden+wa", "memory.kind=none", ""),  # a memory less is a change
+        (
+            "pgdr/mp",
+            "separation.kind=entropy",
+            "separation.kind is set, but no part of pgdr/mp asks for the separation",
+        ),
+        ("pgdr", "separation.alpha=0.5", ""),
+        ("pgdr", "model.projection=16", "model.projection is set, but no part of pgdr projects features"),
+        ("pico", "model.projection=16", ""),
+        ("pgdr", "model.width=64", "model.width is set, but model.backbone=small-cnn has none"),
     ],
 )
 def test_settings_that_change_nothing_are_told(
@@ -377,3 +388,9 @@ def test_settings_that_change_nothing_are_told(
     assert status == 0, err
     assert ("changes nothing" in out + err) == bool(told)
     assert told in " ".join((out + err).split())
+
+
+def test_of_a_member_that_nobody_asks_settings_change_nothing() -> None:
+    chosen = {"disambiguation.kind": "proden", "separation.alpha": 0.5}
+    (told,) = idle_notices(resolve("digits", "pgdr", overrides=chosen), chosen)
+    assert told == "Note: separation.alpha is set, but no part of pgdr asks for the separation: it changes nothing."

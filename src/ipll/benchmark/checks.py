@@ -14,6 +14,7 @@ from ipll.errors import ConfigError
 from ipll.networks.network import Network, make_backbone
 from ipll.networks.photos import find_network
 from ipll.networks.pretrained import package_of
+from ipll.networks.wide_deep import WIDE_DEEP
 
 
 def check_networks(config: Config) -> None:
@@ -37,15 +38,28 @@ def check_stream(stream: object, overrides: Mapping[str, Any]) -> None:
 
 def idle_notices(config: Config, given: Iterable[str]) -> list[str]:
     """-> which of the settings that a user gave, by dotted keys, change nothing: in a sweep of them all runs would be
-    one."""
-    there = {"memory"} if config.part("memory").kind != "none" else set()
-    if any("prototypes" in FAMILIES[part.family][part.kind].needs for part in config.parts):
-        there.add("prototypes")
+    one. To choose no memory is a change itself."""
+    reasons = _idle(config)
     return [
-        f"Note: {key} is set, but {config.method} has no {section}: it changes nothing."
+        f"Note: {key} is set, but {reasons[name]}: it changes nothing."
         for key in given
-        if (section := key.partition(".")[0]) in ("memory", "prototypes") and section not in there
+        for name in (key, key.partition(".")[0])
+        if name in reasons and key != "memory.kind"
     ]
+
+
+def _idle(config: Config) -> dict[str, str]:
+    """-> the sections and settings that nothing reads under this configuration, and why."""
+    needed = frozenset[str]().union(*(FAMILIES[part.family][part.kind].needs for part in config.parts))
+    backbone = config.model.backbone
+    reasons = {
+        "memory": (config.part("memory").kind == "none", f"{config.method} has no memory"),
+        "prototypes": ("prototypes" not in needed, f"{config.method} has no prototypes"),
+        "separation": ("separation" not in needed, f"no part of {config.method} asks for the separation"),
+        "model.projection": ("projection" not in needed, f"no part of {config.method} projects features"),
+        "model.width": (backbone != WIDE_DEEP, f"model.backbone={backbone} has none"),
+    }
+    return {name: reason for name, (idle, reason) in reasons.items() if idle}
 
 
 def check_against(config: Config, source: Source) -> None:
