@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import ipll
-from ipll.benchmark.checks import idle_notices
 from ipll.config import resolve
 from ipll.data.sources.cifar100 import Cifar100
 from ipll.driver import enough_memory
@@ -357,40 +356,3 @@ def test_running_out_of_a_computers_memory_says_what_helps(asked: Callable[[], o
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="a bug"), enough_memory(resolve("digits")):
         raise RuntimeError("a bug")
-
-
-@pytest.mark.parametrize(
-    ("method", "setting", "told"),
-    [
-        ("proden", "memory.size=50", "memory.size is set, but proden has no memory"),
-        ("proden", "prototypes.gamma=0.3", "prototypes.gamma is set, but proden has no prototypes"),
-        ("pgdr", "memory.size=50", ""),
-        ("pgdr", "prototypes.gamma=0.3", ""),
-        ("pgdr/no-memory", "memory.size=50", "memory.size is set, but pgdr/no-memory has no memory"),
-        ("proden+wa", "memory.kind=none", ""),  # a memory less is a change
-        (
-            "pgdr/mp",
-            "separation.kind=entropy",
-            "separation.kind is set, but no part of pgdr/mp asks for the separation",
-        ),
-        ("pgdr", "separation.alpha=0.5", ""),
-        ("pgdr", "model.projection=16", "model.projection is set, but no part of pgdr projects features"),
-        ("pico", "model.projection=16", ""),
-        ("pgdr", "model.width=64", "model.width is set, but model.backbone=small-cnn has none"),
-    ],
-)
-def test_settings_that_change_nothing_are_told(
-    method: str, setting: str, told: str, main: Any, quick_options: list[str], tmp_path: Path
-) -> None:
-    """Else a sweep of them would give the same number over and over, each time as another one's."""
-    options = [*quick_options, "--method", method, "--set", setting, "--out", tmp_path / "run"]
-    status, out, err = main("run", "digits", *options)
-    assert status == 0, err
-    assert ("changes nothing" in out + err) == bool(told)
-    assert told in " ".join((out + err).split())
-
-
-def test_of_a_member_that_nobody_asks_settings_change_nothing() -> None:
-    chosen = {"disambiguation.kind": "proden", "separation.alpha": 0.5}
-    (told,) = idle_notices(resolve("digits", "pgdr", overrides=chosen), chosen)
-    assert told == "Note: separation.alpha is set, but no part of pgdr asks for the separation: it changes nothing."
