@@ -71,7 +71,7 @@ def run(
         overrides["train.deterministic"] = True
     check_stream(stream, overrides)
     resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
-    warn(idle_notices(resolved, overrides))
+    warn(idle_notices(resolved, overrides, config))
     result = run_config(
         resolved,
         stream=stream,
