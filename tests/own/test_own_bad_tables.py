@@ -30,6 +30,7 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ),
     ("t.csv", "features.x\n1\n", ["no column 'candidates'", "robin|sparrow"]),
     ("t.csv", "features.x,candidats\n1,a\n", ["unknown column 'candidats'", "mean 'candidates'", "features.NAME"]),
+    ("t.csv", "sample,annotator,label\ns1,ann,a\n", ["holds votes", "--votes"]),
     ("t.csv", "ID,features.x,candidates\n1,1,a\n", ["unknown column 'ID'", "mean 'id'"]),
     ("t.csv", "width,candidates\n1,a\n", ["unknown column 'width'", "features.NAME"]),
     ("t.csv", ",features.x,candidates\n0,1,a\n", ["column 1 has no name", "pandas' index"]),
@@ -168,6 +169,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, refused: Refused) -> None:
     assert "No such file" in refused(read_table, tmp_path / "t.csv")
     (tmp_path / "d.csv").mkdir()
     assert "Is a directory" in refused(read_table, tmp_path / "d.csv")
+    assert "is a folder, not a table" in refused(read_table, tmp_path)
 
 
 def test_several_kinds_of_fault_are_told_at_once(write: Write, refused: Refused) -> None:

@@ -126,6 +126,14 @@ def test_a_bar_in_a_vote_means_a_vote_for_each(write: Write) -> None:
     assert read_votes(write("votes.parquet", rows), samples=table).names == ("a|b", "c")
 
 
+def test_annotators_who_may_be_one_person_are_named(write: Write) -> None:
+    votes = VOTES.replace("s1,ben", "s1, Ben ").replace("s1,cem", "s1, cem ")
+    found = read_votes(write("votes.csv", votes), samples=write("samples.csv", SAMPLES))
+    assert found.warnings == [
+        "the annotators 'Ben', 'ben' differ only in case or spaces; they are taken for different people."
+    ]
+
+
 @pytest.mark.usefixtures("equal")
 def test_what_does_not_match_is_left_out_where_it_may_be(write: Write, refused: Refused) -> None:
     votes = write("votes.csv", VOTES + "s3,ann,gull\ns3,ben,gull\n")

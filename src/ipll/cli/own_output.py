@@ -169,7 +169,7 @@ def kept_lines(model: Model, folder: Path) -> list[str]:
     samples = f"{kept:,} {what}, of {seen:,} seen, to go on learning" if kept else f"none of the {seen:,} samples seen"
     memory = model.config.part("memory")
     if memory.kind != "none":
-        samples += f" (there is room for {memory.settings.size:,}; --memory sets another number)"
+        samples += f" (there is room for {memory.settings.size:,}; `ipll fit --memory` sets another number)"
     return [f"The model is in {folder}. It keeps {samples}; and of every one its id, candidates, label and file name."]
 
 

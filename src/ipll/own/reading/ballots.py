@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ipll.errors import DataError
 from ipll.messages import counted
 from ipll.own.reading.columns import as_text, coded, coded_column, is_list
+from ipll.own.reading.samples import look_alikes
 from ipll.own.reading.tables import Table, check_names, open_table
 
 COLUMNS = ("sample", "annotator", "label")
@@ -97,6 +98,7 @@ def ballots_of(votes: Table) -> Ballots:
         notes.append(
             f"{votes.path}: columns that are no part of a vote are passed over: {', '.join(map(repr, others))}."
         )
+    notes += look_alikes(people, "annotators", "people")
     sample, annotator = sample[vote], annotator[vote]
     key = (sample * len(people) + annotator) * len(names) + label
     once = np.sort(np.unique(key, return_index=True)[1])

@@ -234,14 +234,14 @@ def _said(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
-def look_alikes(names: Iterable[str]) -> list[str]:
+def look_alikes(names: Iterable[str], what: str = "class names", taken_for: str = "classes") -> list[str]:
     """-> a warning for each group of names that differ only in case, spaces or the coding of accents, or are the same
     number."""
     said = _groups(names, _said)
     told = [(group, _difference(group)) for group in said]
     told += [(group, "are the same number") for group in _groups([group[0] for group in said], _number)]
     return [
-        f"the class names {', '.join(map(repr, group))} {how}; they are taken for different classes."
+        f"the {what} {', '.join(map(repr, group))} {how}; they are taken for different {taken_for}."
         for group, how in told
         if len(group) > 1
     ]
