@@ -135,7 +135,7 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ("t.jsonl.gz", gzip.compress(b'{"features": [1], "candidates": "B\xe4r"}\n'), ["line 1: not UTF-8"]),
     ("t.csv.gz", gzip.compress(b"features.x,candidates\n1,a\n\n2,b,c\n"), ["row 4: 3 cells"]),
     ("t.csv.gz", gzip.compress(b""), ["is empty"]),
-    ("t.parquet.gz", gzip.compress(b"PAR1"), ["is no table by its ending"]),
+    ("t.parquet.gz", gzip.compress(b"PAR1"), ["its ending is not that of a table"]),
     ("t.tsv", "features.x,candidates\n1,a\n", ["separated by a comma", ".csv"]),
     ("t.csv", "features.x,candidates\n1,a\n\n2,Robin, European\n", ["row 4: 3 cells, but the header has 2", "quoted"]),
     ("t.csv", "features.x,candidates\n1,Bär\n".encode("cp1252"), ["line 2: not UTF-8", "'1,Bä'", "CSV UTF-8"]),
@@ -151,7 +151,7 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ("t.csv", "features.x,candid\xe4tes\n1,a\n".encode("cp1252"), ["line 1: not UTF-8"]),
     ("t.jsonl", '{"features": [1], "k\xe4": 1}\n'.encode("cp1252"), ["line 1: not UTF-8"]),
     ("t.jsonl", '{"features": [1], "candidates": "\\ud800"}\n', ["cannot be used"]),
-    ("t.txt", "", ["no table by its ending", ".parquet"]),
+    ("t.txt", "", ["not that of a table", ".parquet"]),
     ("t.xlsx", "", ["Save the sheet as CSV"]),
     ("t.jsonl", '{"features": [1], "candidates": [1.5]}\n', ["'candidates' holds decimal numbers"]),
 ]

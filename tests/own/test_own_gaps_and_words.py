@@ -267,7 +267,7 @@ def test_two_features_of_one_name(tmp_path: Path) -> None:
 def test_a_class_that_looks_like_a_gap_is_told(tmp_path: Path) -> None:
     rows = [{"features.a": i, "candidates": name} for i, name in enumerate(("x", "NA", "x|NA"))]
     warnings = read_table(write_csv(tmp_path / "t.csv", rows)).warnings
-    assert any("taken for classes like any other: 'NA' (of 2)" in w for w in warnings)
+    assert any("taken for classes like any other: 'NA' (2 times)" in w for w in warnings)
 
 
 def test_too_many_words(tmp_path: Path) -> None:

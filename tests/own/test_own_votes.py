@@ -287,7 +287,9 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
 
     line = told(rows)
     assert line.startswith("3 annotators seem to know the label in 7")
-    assert re.search(r"who knows it less often counts less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
+    assert re.search(
+        r"those who know it less often count for less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line
+    )
     many = told(rows + [(s, 3 + s, "x") for s in range(30)])
     assert many.startswith("33 annotators seem")
     assert re.search(r"The least reliable: who2 \d+ %, who[01] 9\d %, who[01] 9\d %\.$", many)
@@ -299,7 +301,7 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
     assert "They hardly agree" in lines[1]
     (alone,) = annotator_lines(read_votes(write("one.csv", VOTES.replace("ben", "ann").replace("cem", "ann")),
                                           samples=write("two.csv", SAMPLES)).annotators)  # fmt: skip
-    assert alone == "One annotator, ann: nobody tells how reliable, so that no label is called sure."
+    assert alone == "One annotator, ann: nothing tells how reliable, so no label is called sure."
 
 
 def test_who_is_alone_is_believed() -> None:

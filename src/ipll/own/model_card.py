@@ -98,7 +98,7 @@ def _data(model: Model) -> Iterator[str]:
             update, _told(when.get(update)), names, f"{len(here):,}", f"{sizes[here].mean():.2f}", f"{one:,}"
         ))  # fmt: skip
     yield from ("", "## Data", "")
-    yield from table(("batch", "learnt (UTC)", "source", "samples", "candidates a sample", "with one only"), rows)
+    yield from table(("batch", "learnt (UTC)", "source", "samples", "candidates per sample", "with only one"), rows)
     said = [one for one in model.history if one.decided]
     if said:
         files = (f"{plain_text(one.decisions)} ({one.decided:,}) on {plain_text(_told(one.when))}" for one in said)
