@@ -524,5 +524,6 @@ def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Pa
     with launch(*command) as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
+    assert re.search(r"^Going on where it was stopped, in epoch \d+ of 100\.$", err, re.M)
     assert "The model is in model." in out
     assert not (tmp_path / "model" / ".pending").exists()

@@ -67,7 +67,7 @@ def test_names_and_ids_of_matlab(names: Any) -> None:
     assert sorted(samples.names) == sorted(IRIS.target_names)
     assert samples.label_names == IRIS.target_names[IRIS.target].tolist()
     assert samples.ids == ids.tolist()
-    assert samples.warnings == ["lost.mat: passed over: 'folds'."]
+    assert samples.warnings == ["lost.mat: ignored: 'folds'."]
 
 
 def test_numpy_archives() -> None:

@@ -165,7 +165,7 @@ def test_further_columns_are_passed_over_and_named(write: Write) -> None:
     votes = "\n".join([f"{header},time,note", *(f"{row},2024-01-01 10:00,x" for row in rows)])
     samples = read_votes(write("votes.csv", votes), samples=write("samples.csv", SAMPLES))
     assert samples.names == ("robin", "sparrow", "crow")
-    assert [w for w in samples.warnings if "passed over: 'time', 'note'" in w]
+    assert [w for w in samples.warnings if "ignored: 'time', 'note'" in w]
 
 
 @pytest.mark.usefixtures("equal")

@@ -95,9 +95,7 @@ def ballots_of(votes: Table) -> Ballots:
         problems.add(votes.rows[empty], f"no {what}", "Fill in sample, annotator and label, or remove the row.")
     problems.stop()
     if others := [name for name in votes.columns if name not in COLUMNS]:
-        notes.append(
-            f"{votes.path}: columns that are no part of a vote are passed over: {', '.join(map(repr, others))}."
-        )
+        notes.append(f"{votes.path}: columns that are not part of a vote are ignored: {', '.join(map(repr, others))}.")
     notes += look_alikes(people, "annotators", "people")
     sample, annotator = sample[vote], annotator[vote]
     key = (sample * len(people) + annotator) * len(names) + label

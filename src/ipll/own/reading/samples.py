@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.errors import DataError
+from ipll.messages import counted
 from ipll.own.reading.images import Images
 from ipll.own.reading.problems import GAPS, UNSURE, Problems
 
@@ -173,7 +174,7 @@ def _of_nobody_who_knows(samples: Samples) -> list[str]:
     found = [(name, n) for name, n in counts if _said(name).replace("’", "'") in GAPS | UNSURE]
     if not found:
         return []
-    told = ", ".join(f"{name!r} ({n:,} times)" for name, n in found)
+    told = ", ".join(f"{name!r} ({counted(n, 'time')})" for name, n in found)
     ways = "leave these votes out" if samples.votes is not None else "give all classes, in a table '*', or leave it out"
     return [
         f"{samples.source}: candidates that are taken for classes like any other: {told}. If they mean that "
