@@ -356,24 +356,3 @@ def test_running_out_of_a_computers_memory_says_what_helps(asked: Callable[[], o
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="a bug"), enough_memory(resolve("digits")):
         raise RuntimeError("a bug")
-
-
-@pytest.mark.parametrize(
-    ("method", "setting", "told"),
-    [
-        ("proden", "memory.size=50", "memory.size is set, but proden has no memory"),
-        ("proden", "prototypes.gamma=0.3", "prototypes.gamma is set, but proden has no prototypes"),
-        ("pgdr", "memory.size=50", ""),
-        ("pgdr", "prototypes.gamma=0.3", ""),
-        ("pgdr/no-memory", "memory.size=50", "memory.size is set, but pgdr/no-memory has no memory"),
-    ],
-)
-def test_settings_that_change_nothing_are_told(
-    method: str, setting: str, told: str, main: Any, quick_options: list[str], tmp_path: Path
-) -> None:
-    """Else a sweep of them would give the same number over and over, each time as another one's."""
-    options = [*quick_options, "--method", method, "--set", setting, "--out", tmp_path / "run"]
-    status, out, err = main("run", "digits", *options)
-    assert status == 0, err
-    assert ("changes nothing" in out + err) == bool(told)
-    assert told in " ".join((out + err).split())

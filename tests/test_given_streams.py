@@ -76,6 +76,31 @@ def test_what_its_settings_draw_is_no_other_stream(drawn: Stream, quick: dict[st
     assert other["config"]["stream"]["given"] == drawn.sha256()
 
 
+def early(stream: Stream) -> Stream:
+    """Ten samples of the class that is born last arrive in task 1, with all classes as candidates."""
+    task, candidates = stream.task.copy(), stream.candidates.copy()
+    rows = np.flatnonzero(ipll.load_source("digits").train_labels == stream.class_order[-1])[:10]
+    task[rows], candidates[rows] = 1, True
+    return replace(stream, task=task, candidates=candidates)
+
+
+def test_samples_may_come_before_their_class(drawn: Stream, quick: dict[str, Any], tmp_path: Path, main: Any) -> None:
+    """Such a run learnt all tasks, and then could neither be written nor resumed."""
+    mine, source = early(drawn), ipll.load_source("digits")
+    result = ipll.run("digits", stream=mine, out=tmp_path / "run", **quick)
+    own = mine.task == 1
+    prior, seen = result["class_prior"]["1"], mine.seen(1)
+    assert len(prior["predicted"]) == len(prior["true"]) == seen
+    assert (sum(prior["predicted"]), sum(prior["true"])) == (own.sum(), own.sum() - 10)
+    mine.save(tmp_path / "early.npz")
+    status, out, _ = main("stream", "digits", "--stream", tmp_path / "early.npz")
+    assert (status, f"In 10 of {len(mine.task):,} candidate sets the true label is missing." in out) == (0, True)
+    sizes = mine.make_task(1, source.train_samples).candidates.sum(axis=1)
+    assert mine.summary(source.train_labels)[1].mean_candidates == sizes.mean()  # as a learner is given them
+    assert re.search(rf"│ 2 +│ 4 \+ 3 +│ {own.sum()} +│ .*│ {sizes.mean():.2f} ", out)
+    assert main("stream", "digits", "--stream", tmp_path / "early.npz", "--set", "stream.q=0.5").status == 2
+
+
 def none_seen(stream: Stream) -> Stream:
     candidates = stream.candidates.copy()
     row = int(np.flatnonzero(stream.task == 0)[0])

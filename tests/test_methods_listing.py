@@ -212,7 +212,11 @@ def test_one_method_says_what_it_is(main: Any) -> None:
 
 def test_names_that_do_not_exist(main: Any) -> None:
     for arguments, says in (
-        (["pico+ware"], "unknown method 'pico+ware'. Did you mean 'pico+wa'?"),
+        (
+            ["pico+ware"],
+            "unknown method 'pico+ware'. Did you mean 'pico+wa'? One of a plugin is known with --plugin FILE.",
+        ),
+        (["zzzz"], "unknown method 'zzzz'. See: ipll methods. One of a plugin is known with --plugin FILE."),
         (["pgdr", "--preset", "cifar10"], "unknown preset 'cifar10'. Did you mean 'cifar100'?"),
     ):
         status, out, err = main("methods", *arguments)

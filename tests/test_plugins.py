@@ -55,10 +55,10 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def walk_through(tmp_path: Path, root: Path) -> Path:
-    """fd.py, its tests and cc.py beside it, as they stand in the page."""
+    """fd.py, its tests, tiny.py and cc.py beside it, as they stand in the page."""
     page = (root / "docs" / "adding_a_method.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    for name, text in zip(("fd.py", "cc.py", "test_fd.py"), blocks, strict=True):
+    for name, text in zip(("fd.py", "tiny.py", "cc.py", "test_fd.py"), blocks, strict=True):
         (tmp_path / name).write_text(text)
     return tmp_path / "fd.py"
 
@@ -118,6 +118,12 @@ def test_the_tests_of_the_walk_through(walk_through: Path, root: Path) -> None:
 
 def test_the_disambiguation_of_the_page_keeps_the_contract(walk_through: Path) -> None:
     check_method("cc+wa", plugins=[walk_through.with_name("cc.py")])
+
+
+def test_the_backbone_of_the_page_learns(walk_through: Path, quick: dict[str, Any]) -> None:
+    settings = quick | {"model.backbone": "tiny"}
+    result = ipll.run("digits", plugins=[walk_through.with_name("tiny.py")], **settings)
+    assert len(result.accuracy_per_task) == 3
 
 
 def test_the_disambiguation_of_the_page_descends_its_loss(walk_through: Path) -> None:

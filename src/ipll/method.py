@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from ipll.component import AUTOMATIC, FAMILIES, ONE, Component
-from ipll.errors import ConfigError, suggest
+from ipll.errors import ConfigError, nearest
 from ipll.families import load_members
 from ipll.families.auxiliary.cutmix import CutMix
 from ipll.networks.network import HEADS
@@ -83,7 +83,8 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def method_entry(name: str) -> Mapping[str, Any]:
     methods = method_table()
     if name not in methods:
-        raise ConfigError(f"unknown method '{name}'.{suggest(name, methods)}")
+        near = nearest(name, methods) or " See: ipll methods."
+        raise ConfigError(f"unknown method '{name}'.{near} One of a plugin is known with --plugin FILE.")
     return methods[name]
 
 

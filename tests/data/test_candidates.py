@@ -69,6 +69,23 @@ def test_unknown_kind_is_refused_with_a_suggestion() -> None:
         flip_probabilities("bandet", 3, 0.1)
 
 
+@pytest.mark.parametrize(
+    ("matrix", "says"),
+    [
+        (np.eye(2), r"^stream\.candidates=mine makes an array \[2, 2\]: it must be \[3, 3\]"),
+        (np.eye(3) * [1, 1, 0.5], r"probability of class 2 for its own samples is 0\.5; it must be 1.*stream\.miss"),
+        (np.eye(3) + np.eye(3, k=1) * 1.5, r"of class 1 for a sample of class 0 is 1\.5; it must be in \[0, 1\]"),
+        (np.eye(3) - np.eye(3, k=-1) * 0.1, r"of class 0 for a sample of class 1 is -0\.1; it must be in \[0, 1\]"),
+        (np.diag([1, np.nan, 1]), r"of class 1 for a sample of class 1 is nan; it must be in \[0, 1\]"),
+    ],
+)
+def test_a_matrix_that_holds_no_probabilities(matrix: np.ndarray, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a plugin: beyond 1 and off the diagonal it was drawn as if it were right, a smaller one ended in numpy."""
+    monkeypatch.setitem(FLIPS.members, "mine", lambda classes, q: matrix)
+    with pytest.raises(ConfigError, match=says):
+        flip_probabilities("mine", 3, 0.1)
+
+
 @UNTIMED
 @given(problems(), st.sampled_from(KINDS), st.floats(0, 0.99), st.sampled_from([1, 2]))
 def test_truth_is_in_and_the_rest_is_seen(

@@ -94,3 +94,24 @@ def test_channels_last_changes_the_layout_only(name: str) -> None:
 def test_an_unknown_backbone_is_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown backbone 'resnet81'\. Did you mean 'resnet18'"):
         build("resnet81")
+
+
+class Configured(Backbone):
+    def __init__(self, config: object, channels: int) -> None:
+        super().__init__()
+        self.dim = channels
+
+
+class Unbegun(Backbone):
+    def __init__(self, channels: int) -> None:
+        self.layer = nn.Linear(channels, 4)
+
+
+@pytest.mark.parametrize("backbone", [Configured, Unbegun])
+def test_one_that_cannot_be_made_is_told_what_it_is_made_with(
+    backbone: type[Backbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BACKBONES.members, "mine", backbone)
+    says = r"^model\.backbone=mine cannot be made \(.*\): its __init__ must take the number of channels alone"
+    with pytest.raises(ConfigError, match=says):
+        build("mine")

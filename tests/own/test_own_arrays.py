@@ -118,7 +118,7 @@ def test_labels_that_are_lists_with_bars(refused: Refused) -> None:
     for y, classes in ((["x|other", "y|other", "z"], None), (["s|v", "v", "s"], ["s", "v", "s|v"])):
         samples = from_arrays(X, y, classes)
         assert set(samples.names) == set(y)
-        assert any("labels hold '|'" in warning for warning in samples.warnings) == (classes is None)
+        assert any("labels contain '|'" in warning for warning in samples.warnings) == (classes is None)
     one_each = from_arrays(X, [["s|v"], ["v"], ["s"]])
     assert (one_each.names, one_each.warnings) == (("s|v", "v", "s"), [])
 

@@ -30,6 +30,7 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ),
     ("t.csv", "features.x\n1\n", ["no column 'candidates'", "robin|sparrow"]),
     ("t.csv", "features.x,candidats\n1,a\n", ["unknown column 'candidats'", "mean 'candidates'", "features.NAME"]),
+    ("t.csv", "sample,annotator,label\ns1,ann,a\n", ["holds votes", "--votes"]),
     ("t.csv", "ID,features.x,candidates\n1,1,a\n", ["unknown column 'ID'", "mean 'id'"]),
     ("t.csv", "width,candidates\n1,a\n", ["unknown column 'width'", "features.NAME"]),
     ("t.csv", ",features.x,candidates\n0,1,a\n", ["column 1 has no name", "pandas' index"]),
@@ -134,7 +135,7 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ("t.jsonl.gz", gzip.compress(b'{"features": [1], "candidates": "B\xe4r"}\n'), ["line 1: not UTF-8"]),
     ("t.csv.gz", gzip.compress(b"features.x,candidates\n1,a\n\n2,b,c\n"), ["row 4: 3 cells"]),
     ("t.csv.gz", gzip.compress(b""), ["is empty"]),
-    ("t.parquet.gz", gzip.compress(b"PAR1"), ["is no table by its ending"]),
+    ("t.parquet.gz", gzip.compress(b"PAR1"), ["its ending is not that of a table"]),
     ("t.tsv", "features.x,candidates\n1,a\n", ["separated by a comma", ".csv"]),
     ("t.csv", "features.x,candidates\n1,a\n\n2,Robin, European\n", ["row 4: 3 cells, but the header has 2", "quoted"]),
     ("t.csv", "features.x,candidates\n1,Bär\n".encode("cp1252"), ["line 2: not UTF-8", "'1,Bä'", "CSV UTF-8"]),
@@ -150,7 +151,7 @@ FAULTS: list[tuple[str, str | bytes | list[dict[str, Any]], list[str]]] = [
     ("t.csv", "features.x,candid\xe4tes\n1,a\n".encode("cp1252"), ["line 1: not UTF-8"]),
     ("t.jsonl", '{"features": [1], "k\xe4": 1}\n'.encode("cp1252"), ["line 1: not UTF-8"]),
     ("t.jsonl", '{"features": [1], "candidates": "\\ud800"}\n', ["cannot be used"]),
-    ("t.txt", "", ["no table by its ending", ".parquet"]),
+    ("t.txt", "", ["not that of a table", ".parquet"]),
     ("t.xlsx", "", ["Save the sheet as CSV"]),
     ("t.jsonl", '{"features": [1], "candidates": [1.5]}\n', ["'candidates' holds decimal numbers"]),
 ]
@@ -168,6 +169,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, refused: Refused) -> None:
     assert "No such file" in refused(read_table, tmp_path / "t.csv")
     (tmp_path / "d.csv").mkdir()
     assert "Is a directory" in refused(read_table, tmp_path / "d.csv")
+    assert "is a folder, not a table" in refused(read_table, tmp_path)
 
 
 def test_several_kinds_of_fault_are_told_at_once(write: Write, refused: Refused) -> None:

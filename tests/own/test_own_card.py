@@ -132,7 +132,7 @@ def test_what_people_decided() -> None:
         "people said, 1 none of these, and out of training."
     )
     assert expected in text
-    assert "Of these the candidates had missed the class: 2." in text
+    assert "Of these, the class was not among the candidates: 2." in text
     assert not list(_decisions(SimpleNamespace(decisions=())))  # type: ignore[arg-type]
 
 

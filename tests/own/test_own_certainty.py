@@ -81,7 +81,7 @@ def test_where_looks_tell_the_set_those_with_the_same_are_left_out_together() ->
     ]
     assert models[0].config.model.leave_out == "sets"
     why = next(why for setting, _, why in models[0].choices() if setting == "model.leave_out")
-    assert "the most similar sample with that label tells" in why
+    assert "the most similar sample with the same label tells" in why
     wrong = []
     for model in models:
         sure = model.records.confidence >= 0.95

@@ -75,7 +75,7 @@ def test_labels_that_contradict_their_sets(main: Any, here: Path) -> None:
     write_csv(here / "wrong.csv", rows)
     out = main("fit", "wrong.csv", "--out", "m", *QUICK).out
     assert "Labels outside their candidates in 26.2 % of rows: the sets miss the truth." in out
-    assert "Tell it with ipll fit --miss-rate 0.26." in out
+    assert "Say so with ipll fit --miss-rate 0.26." in out
     assert "Labels outside" not in main("fit", "wrong.csv", "--out", "n", "--miss-rate", "0.2", *QUICK).out
     assert "Labels outside" not in main("fit", "first.csv", "--out", "o", *QUICK).out
 
@@ -85,7 +85,7 @@ def test_what_has_one_candidate_was_not_judged(main: Any, here: Path) -> None:
     write_csv(here / "single.csv", rows)
     out = main("fit", "single.csv", "--out", "m", *QUICK).out
     assert "Settled on a label for 80 samples: 80 sure, 0 likely, 0 doubtful, 0 poor." in out
-    assert "Each has one candidate, which is taken for its label: whether that is right was not judged." in out
+    assert "Each has one candidate, taken as its label: whether that is right was not checked." in out
     assert "Expected to be wrong" not in out
 
 
@@ -133,7 +133,7 @@ def test_fit_does_not_replace_anything(main: Any, model: Path, here: Path, snaps
         (["missing.csv", "--miss-rate", "10"], "ipll: --miss-rate must be in [0, 0.5), got 10.0"),
         (["first.csv", "--memory", "1"], "Set --memory to 2 or more"),
         (["first.csv", "--set", "memory.size=1"], "Set memory.size to 2 or more"),
-        (["first.csv", "--miss-rate", "0.1", "--method", "proden"], "the method 'proden' has no use for it"),
+        (["first.csv", "--miss-rate", "0.1", "--method", "proden"], "the method 'proden' cannot use it"),
     ],
 )
 def test_fit_refuses(main: Any, here: Path, arguments: list[str], says: str) -> None:
@@ -417,7 +417,7 @@ def test_an_update_by_one_sample(main: Any, model: Path) -> None:
     write_csv(Path("one.csv"), [rows_of(Path("second.csv"))[0] | {"candidates": "virginica"}])
     status, out, err = main("update", model, "one.csv", "--device", "cpu")
     assert status == 0, err
-    assert "Read one.csv: 1 sample of 4 features to learn from, 1 class, 1.00 candidates a sample" in out
+    assert "Read one.csv: 1 sample of 4 features to learn from, 1 class, 1.00 candidates per sample" in out
     assert "Settled on a label for 1 sample: " in out
 
 
@@ -442,7 +442,7 @@ def test_a_disk_that_fills_up_costs_nothing_and_the_same_command_goes_on(
         status, _, err = main(*command)
     assert status == 2
     assert "cannot write model/state-000002.safetensors: No space left on device. Make room" in err
-    assert "and run the same command again. model is as it was." in err
+    assert "and run the same command again. model is unchanged." in err
     assert "another place" not in err
     assert main(*command).status == 0
 
@@ -458,8 +458,8 @@ def test_ctrl_c_during_trials_says_what_the_same_command_does(
     monkeypatch.setattr("ipll.own.model.try_settings", stopped)
     where = (model, "--overwrite") if overwrite else ("new",)
     status, _, err = main("fit", "first.csv", "--out", *where, *QUICK)
-    left = "model is as it was." if overwrite else "There is no model yet."
-    assert (status, f"Stopped. {left} The same command begins anew." in err) == (130, True)
+    left = "model is unchanged." if overwrite else "There is no model yet."
+    assert (status, f"Stopped. {left} The same command starts over." in err) == (130, True)
 
 
 def test_ctrl_c_leaves_the_model_as_it_was(
@@ -480,8 +480,8 @@ def test_ctrl_c_leaves_the_model_as_it_was(
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT)  # Python itself may end the second way; shells call both 130
-    assert "Stopping" in err.partition("Stopped. model is as it was.")[0]
-    assert "Stopped. model is as it was." in err
+    assert "Stopping" in err.partition("Stopped. model is unchanged.")[0]
+    assert "Stopped. model is unchanged." in err
     after = snapshot(tmp_path / "model")
     assert {name: content for name, content in after.items() if not name.startswith(".pending")} == before
     assert ("goes on from here" in err) == any(name.startswith(".pending") for name in after)
@@ -524,5 +524,6 @@ def test_a_stopped_fit_is_gone_on_with_by_the_same_command(launch: Any, iris: Pa
     with launch(*command) as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
+    assert re.search(r"^Going on where it was stopped, in epoch \d+ of 100\.$", err, re.M)
     assert "The model is in model." in out
     assert not (tmp_path / "model" / ".pending").exists()

@@ -44,7 +44,7 @@ def test_what_is_unlike_anything_seen(main: Any, model: Path) -> None:
     rows = [{"features.a": k, "features.b": k, "features.c": k, "features.d": k} for k in (0, 500)]
     write_csv(Path("strange.csv"), rows)
     out = main("predict", model, "strange.csv").out
-    assert "Unlike anything seen, so that the class is a guess: 2 of 2" in out
+    assert "Unlike anything seen, so the class is a guess: 2 of 2" in out
     main("predict", model, "first.csv", "--out", "p.csv")
     flags = [row["unlike"] for row in rows_of(Path("p.csv"))[:80]]
     assert flags.count("true") <= 6  # of known kinds about 5 %
@@ -76,7 +76,7 @@ def test_evaluate(main: Any, model: Path) -> None:
     assert "learnt from" not in out
     again = main("evaluate", model, "first.csv", "--split", "train").out
     assert "on 80 rows of the split 'train'" in again
-    assert "80 of them were learnt from: that is no measure" in again
+    assert "80 of them were learnt from, so this does not measure" in again
     status, out, _ = main("evaluate", model, "second.csv")
     assert "Accuracy 0.0 % on 37 rows" in out
     assert "Labels that the model does not know, counted as wrong: 'virginica' (37)" in out

@@ -117,9 +117,9 @@ def test_each_word_of_a_column_is_a_feature(tmp_path: Path) -> None:
         assert np.isnan(samples.features[i, 0]) == (row["features.a"] == "")
         assert np.isnan(samples.features[i, 4]) == (row["features.b"] == "NA")
     words, gaps = samples.warnings
-    assert "columns of words, and how many: 'place' (3). Each word is a feature of its own." in words
+    assert "columns of words, and how many words: 'place' (3). Each word becomes a feature." in words
     missing = int(np.isnan(samples.features).sum())
-    assert f"{missing} of 300 numbers are missing, 22 of 'a'. Each counts as the mean" in gaps
+    assert f"{missing} of 300 numbers are missing, 22 of them in 'a'. Each counts as the mean" in gaps
 
 
 def test_parquet_with_categories(tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ def test_words_teach_and_later_tables_may_have_others(main: Any, tmp_path: Path,
     status, out, err = main("fit", first, "--out", "m", *QUICK)
     assert status == 0, err
     assert "75 samples of 5 features" in out
-    assert "Warning: first.csv: columns of words, and how many: 'place' (3)" in err
+    assert "Warning: first.csv: columns of words, and how many words: 'place' (3)" in err
     odd = flowers(Path("odd.csv"), range(1, 150, 2), words=("bog", "dry", "alpine"), label=False)
     status, out, err = main("predict", "m", odd, "--out", "p.csv", "--device", "cpu")
     assert status == 0, err
-    assert "words that the model does not know are passed over: 'place=bog'." in err
+    assert "words that the model does not know are ignored: 'place=bog'." in err
     right = [row["class"] == str(Y[int(row["id"][1:])]) for row in rows_of(Path("p.csv"))]
     assert np.mean(right) > 0.7
     assert main("update", "m", later, "--device", "cpu").status == 0
@@ -153,7 +153,7 @@ def test_words_of_rows_that_are_not_learnt_from_are_not_known(main: Any, tmp_pat
         "features.place": "desert" if i == 0 else row["features.place"]} for i, row in enumerate(rows)])  # fmt: skip
     status, out, err = main("fit", "t.csv", "--out", "m", *QUICK)
     assert status == 0, err
-    assert "does not know are passed over: 'place=desert'" in err
+    assert "does not know are ignored: 'place=desert'" in err
     assert "on 50 rows of the split 'test'" in out
     assert "place=desert" not in Model.load("m").feature_names
 
@@ -267,7 +267,7 @@ def test_two_features_of_one_name(tmp_path: Path) -> None:
 def test_a_class_that_looks_like_a_gap_is_told(tmp_path: Path) -> None:
     rows = [{"features.a": i, "candidates": name} for i, name in enumerate(("x", "NA", "x|NA"))]
     warnings = read_table(write_csv(tmp_path / "t.csv", rows)).warnings
-    assert any("taken for classes like any other: 'NA' (of 2)" in w for w in warnings)
+    assert any("taken for classes like any other: 'NA' (2 times)" in w for w in warnings)
 
 
 def test_too_many_words(tmp_path: Path) -> None:

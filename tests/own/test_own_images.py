@@ -120,11 +120,11 @@ def test_files_of_a_folder_that_are_no_images_are_told(photos: Path, refused: Re
     samples = read_to_predict(photos, skip_bad=False)
     assert len(samples) == 10
     (told,) = samples.warnings
-    assert "4 files passed over (more/IMG_1.HEIC, a.mov, b.txt, ...)" in told
+    assert "4 files ignored (more/IMG_1.HEIC, a.mov, b.txt, ...)" in told
     assert "Convert HEIC to JPEG or PNG." in told
     message = refused(read_to_predict, photos / "more", skip_bad=False)
     assert "has no images in it" in message
-    assert "1 file passed over (IMG_1.HEIC)" in message
+    assert "1 file ignored (IMG_1.HEIC)" in message
     (photos / "more" / "IMG_1.HEIC").unlink()
     assert "HEIC" not in read_to_predict(photos, skip_bad=False).warnings[0]
 

@@ -67,7 +67,7 @@ def test_names_and_ids_of_matlab(names: Any) -> None:
     assert sorted(samples.names) == sorted(IRIS.target_names)
     assert samples.label_names == IRIS.target_names[IRIS.target].tolist()
     assert samples.ids == ids.tolist()
-    assert samples.warnings == ["lost.mat: passed over: 'folds'."]
+    assert samples.warnings == ["lost.mat: ignored: 'folds'."]
 
 
 def test_numpy_archives() -> None:
@@ -211,7 +211,7 @@ def test_all_commands_take_matrices(main: Any) -> None:
     status, out, err = main("fit", "first.mat", "--out", "m", "--set", "train.epochs=6", "--device", "cpu")
     assert status == 0, err
     assert "Read first.mat: 120 samples of 4 features to learn from, 3 classes" in out
-    assert "The labels that came with 120 of them were not learnt from" in out
+    assert "120 of them came with a label, which was not learnt from" in out
     assert "classes are called by their number, from 1." in err
     status, out, err = main("evaluate", "m", "next.mat")
     assert status == 0, err

@@ -23,8 +23,8 @@ from ipll.progress import Listener, LiveProgress
 
 X, Y = load_iris(return_X_y=True)
 QUICK: dict[str, Any] = {"train.epochs": 3, "train.batch_size": 32, "model.width": 16, "train.threads": 1}
-BEFORE = ("which settings", "the samples are made ready", "how sure")
-SAVED = "the model is saved"
+BEFORE = ("trying settings", "preparing the samples", "how sure")
+SAVED = "saving the model"
 
 
 def batch(t: int) -> Samples:
@@ -91,8 +91,8 @@ def test_a_log_names_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fit_folder(tmp_path, batch(0), device="cpu", settings=QUICK, reporter=LiveProgress(Console(file=log, width=200)))
     lines = log.getvalue().splitlines()
     learning = "pgdr/tables: 75 samples, 3 classes: "
-    trials = [f"which settings, by trials on 75 samples: {number} of 4" for number in (1, 2, 3, 4)]
-    assert lines[:5] == [*trials, "the samples are made ready"]
+    trials = [f"trying settings on 75 samples: {number} of 4" for number in (1, 2, 3, 4)]
+    assert lines[:5] == [*trials, "preparing the samples"]
     assert lines[5:7] == [f"{learning}prototypes and memory", f"{learning}how sure the labels are"]
     assert lines[7].startswith(f"{learning}3 epochs")
     assert lines[8:] == [f"{learning}{SAVED}"]

@@ -262,8 +262,8 @@ def test_a_prior_has_its_price() -> None:
 
 def test_the_choice_of_inputs_and_classifier_is_told_with_its_margin() -> None:
     why = {setting: reason for setting, _, reason in fitted().choices()}
-    assert "by quantiles, " in why["model.inputs"]
-    assert "by 0.3, " in why["augment.drop"]
+    assert "with quantiles, " in why["model.inputs"]
+    assert "with 0.3, " in why["augment.drop"]
     assert "give or take" in why["augment.drop"]
     found = fitted().stacking()
     assert found is not None

@@ -234,11 +234,11 @@ def test_who_does_not_know_is_no_class(write: Write) -> None:
     rows = "1,a|b\n2,Don't  know\n3,don’t know\n4,?\n5,b|Unsure\n6,a|Unsure\n7,unknown island\n"
     warnings = read_table(write("t.csv", "features.x,candidates\n" + rows)).warnings
     found = next(warning for warning in warnings if "taken for classes like any other" in warning)
-    assert "\"Don't  know\" (of 1), 'don’t know' (of 1), '?' (of 1), 'Unsure' (of 2)." in found
+    assert "\"Don't  know\" (1 time), 'don’t know' (1 time), '?' (1 time), 'Unsure' (2 times)." in found
     assert "in a table '*'" in found
     votes = write("v.csv", "sample,annotator,label\nx,ann,a\nx,ben,b\ny,ann,unsure\ny,ben,a\n")
     warnings = read_votes(votes, samples=write("s.csv", "id,features.x\nx,1\ny,2\n")).warnings
-    assert [w for w in warnings if "'unsure' (of 1)" in w and "leave these votes out" in w]
+    assert [w for w in warnings if "'unsure' (1 time)" in w and "leave these votes out" in w]
 
 
 def test_lists_in_words_are_told_where_bars_are_known(write: Write) -> None:

@@ -126,6 +126,14 @@ def test_a_bar_in_a_vote_means_a_vote_for_each(write: Write) -> None:
     assert read_votes(write("votes.parquet", rows), samples=table).names == ("a|b", "c")
 
 
+def test_annotators_who_may_be_one_person_are_named(write: Write) -> None:
+    votes = VOTES.replace("s1,ben", "s1, Ben ").replace("s1,cem", "s1, cem ")
+    found = read_votes(write("votes.csv", votes), samples=write("samples.csv", SAMPLES))
+    assert found.warnings == [
+        "the annotators 'Ben', 'ben' differ only in case or spaces; they are taken for different people."
+    ]
+
+
 @pytest.mark.usefixtures("equal")
 def test_what_does_not_match_is_left_out_where_it_may_be(write: Write, refused: Refused) -> None:
     votes = write("votes.csv", VOTES + "s3,ann,gull\ns3,ben,gull\n")
@@ -157,7 +165,7 @@ def test_further_columns_are_passed_over_and_named(write: Write) -> None:
     votes = "\n".join([f"{header},time,note", *(f"{row},2024-01-01 10:00,x" for row in rows)])
     samples = read_votes(write("votes.csv", votes), samples=write("samples.csv", SAMPLES))
     assert samples.names == ("robin", "sparrow", "crow")
-    assert [w for w in samples.warnings if "passed over: 'time', 'note'" in w]
+    assert [w for w in samples.warnings if "ignored: 'time', 'note'" in w]
 
 
 @pytest.mark.usefixtures("equal")
@@ -279,7 +287,9 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
 
     line = told(rows)
     assert line.startswith("3 annotators seem to know the label in 7")
-    assert re.search(r"who knows it less often counts less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line)
+    assert re.search(
+        r"those who know it less often count for less\. All: who2 1?\d %, who[01] 9\d %, who[01] 9\d %\.$", line
+    )
     many = told(rows + [(s, 3 + s, "x") for s in range(30)])
     assert many.startswith("33 annotators seem")
     assert re.search(r"The least reliable: who2 \d+ %, who[01] 9\d %, who[01] 9\d %\.$", many)
@@ -291,7 +301,7 @@ def test_how_reliable_people_seem_is_told(write: Write) -> None:
     assert "They hardly agree" in lines[1]
     (alone,) = annotator_lines(read_votes(write("one.csv", VOTES.replace("ben", "ann").replace("cem", "ann")),
                                           samples=write("two.csv", SAMPLES)).annotators)  # fmt: skip
-    assert alone == "One annotator, ann: nobody tells how reliable, so that no label is called sure."
+    assert alone == "One annotator, ann: nothing tells how reliable, so no label is called sure."
 
 
 def test_who_is_alone_is_believed() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ipll.component import FAMILIES
-from ipll.config import Config
+from ipll.config import Config, read_toml, resolve
 from ipll.data.source import Source
 from ipll.errors import ConfigError
 from ipll.networks.network import Network, make_backbone
 from ipll.networks.photos import find_network
 from ipll.networks.pretrained import package_of
+from ipll.networks.wide_deep import WIDE_DEEP
 
 
 def check_networks(config: Config) -> None:
@@ -35,17 +37,42 @@ def check_stream(stream: object, overrides: Mapping[str, Any]) -> None:
         raise ConfigError(f"{key} is set, but the stream is given, and nothing of it is drawn: leave one of them out.")
 
 
-def idle_notices(config: Config, given: Iterable[str]) -> list[str]:
-    """-> which of the settings that a user gave, by dotted keys, change nothing: in a sweep of them all runs would be
-    one."""
-    there = {"memory"} if config.part("memory").kind != "none" else set()
-    if any("prototypes" in FAMILIES[part.family][part.kind].needs for part in config.parts):
-        there.add("prototypes")
+def idle_notices(config: Config, overrides: Iterable[str], file: Path | None = None) -> list[str]:
+    """-> which of the settings that a user gave, by dotted keys or in a file, change nothing: in a sweep of them all
+    runs would be one. To choose no memory is a change itself. A file may hold all settings of a run: those count that
+    are not what they would be without it."""
+    reasons = _idle(config)
+    changed = _changed(read_toml(file), resolve(config.preset, config.method).to_table()) if file else ()
     return [
-        f"Note: {key} is set, but {config.method} has no {section}: it changes nothing."
-        for key in given
-        if (section := key.partition(".")[0]) in ("memory", "prototypes") and section not in there
+        f"Note: {key} is set, but {reasons[name]}: it changes nothing."
+        for key in dict.fromkeys((*changed, *overrides))
+        for name in (key, key.partition(".")[0])
+        if name in reasons and key != "memory.kind"
     ]
+
+
+def _changed(values: Mapping[str, Any], plain: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """-> dotted keys of the nested values that are not what they are in `plain`."""
+    for key, value in values.items():
+        there = plain.get(key)
+        if isinstance(value, Mapping):
+            yield from _changed(value, there if isinstance(there, Mapping) else {}, f"{at}{key}.")
+        elif value != there:
+            yield f"{at}{key}"
+
+
+def _idle(config: Config) -> dict[str, str]:
+    """-> the sections and settings that nothing reads under this configuration, and why."""
+    needed = frozenset[str]().union(*(FAMILIES[part.family][part.kind].needs for part in config.parts))
+    backbone = config.model.backbone
+    reasons = {
+        "memory": (config.part("memory").kind == "none", f"{config.method} has no memory"),
+        "prototypes": ("prototypes" not in needed, f"{config.method} has no prototypes"),
+        "separation": ("separation" not in needed, f"no part of {config.method} asks for the separation"),
+        "model.projection": ("projection" not in needed, f"no part of {config.method} projects features"),
+        "model.width": (backbone != WIDE_DEEP, f"model.backbone={backbone} has none"),
+    }
+    return {name: reason for name, (idle, reason) in reasons.items() if idle}
 
 
 def check_against(config: Config, source: Source) -> None:

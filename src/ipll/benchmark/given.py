@@ -31,7 +31,7 @@ def as_given(given: Stream | str | Path, config: Config, source: Source) -> tupl
 def sets_without_truth(stream: Stream, source: Source) -> str:
     """-> in words, in how many sets that arrive the true label is missing; '' in none."""
     arriving = np.flatnonzero(stream.task != DROPPED)
-    without = int((~stream.candidates[arriving, source.train_labels[arriving]]).sum())
+    without = int((~stream.sets()[arriving, source.train_labels[arriving]]).sum())
     return f"In {without:,} of {len(arriving):,} candidate sets the true label is missing." if without else ""
 
 
@@ -55,8 +55,7 @@ def _unfit(stream: Stream, source: Source) -> str:
     if empty := sorted(set(range(len(stream))) - set(stream.task.tolist())):
         return f"no sample arrives in task {empty[0]} (counted from 0). Give each task one"
     arriving = np.flatnonzero(stream.task != DROPPED)
-    seen = np.cumsum(stream.classes_per_task)[stream.task[arriving]]
-    without = arriving[~(stream.candidates[arriving] & (stream.arrival < seen[:, None])).any(axis=1)]
+    without = arriving[~stream.sets()[arriving].any(axis=1)]
     if len(without):
         return (
             f"{len(without):,} samples have no candidate among the classes seen when they arrive, such as sample "

@@ -52,14 +52,15 @@ class Observer:
         }
 
     def _class_prior(self, learner: Learner, epoch: int) -> None:
-        """Counts per class of argmax over S_i of f, over the task's own samples, beside the true counts."""
+        """Counts per seen class of argmax over S_i of f, over the task's own samples, beside the true counts. Samples
+        that come before their class, in a stream of the user's own, are truly of none that is counted."""
         pool, seen = learner.ctx.pool, learner.ctx.seen
         _, logits = learner.ctx.embed(pool.samples, slice(pool.incoming))
         predicted = predict_within(logits, pool.candidates[: pool.incoming])
         truth = self.truth[_array(pool.ids[: pool.incoming])]
         self.state["class_prior"][str(epoch)] = {
             "predicted": np.bincount(_array(predicted), minlength=seen).tolist(),
-            "true": np.bincount(truth, minlength=seen).tolist(),
+            "true": np.bincount(truth[truth < seen], minlength=seen).tolist(),
         }
 
     def after_task(self, learner: Learner) -> Record:
@@ -134,7 +135,7 @@ class Observer:
         count = max(4, GALLERY // len(self.stream))
         wrong = rng.permutation(np.flatnonzero(settled != self.truth[ids]))[: count // 2]
         right = rng.permutation(np.flatnonzero(settled == self.truth[ids]))[: count - len(wrong)]
-        columns = self.stream.candidates[:, self.stream.class_order]
+        columns = self.stream.sets()[:, self.stream.class_order]
         for i in (*wrong, *right):
             self.state["gallery"].append(
                 {

@@ -59,8 +59,9 @@ def run(
     load_plugins(plugins)
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     check_stream(stream, overrides)
-    resolved = resolve(preset, method, seed=seed, file=Path(config) if config else None, overrides=overrides)
-    for words in idle_notices(resolved, overrides):
+    file = Path(config) if config else None
+    resolved = resolve(preset, method, seed=seed, file=file, overrides=overrides)
+    for words in idle_notices(resolved, overrides, file):
         (reporter or Silent()).note(words)
     return run_config(
         resolved,

@@ -41,7 +41,7 @@ def run(
         Path | None, typer.Option(help="A stream of your own, as `ipll stream --out` writes it; see docs/streams.md.")
     ] = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/PRESET-METHOD-seedN.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/PRESET-METHOD-seedN.")] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
     plugin: Plugins = None,
@@ -52,7 +52,7 @@ def run(
     overwrite: Overwrite = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
 ) -> None:
-    """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` goes on."""
+    """Learn a stream of tasks with one method. Ctrl-C stops it; `ipll resume` continues."""
     out = out or Path("runs") / f"{preset}-{method.replace('/', '-')}-seed{seed}"
     _share(processes, out)
     from ipll.benchmark.checks import check_stream, idle_notices
@@ -71,7 +71,7 @@ def run(
         overrides["train.deterministic"] = True
     check_stream(stream, overrides)
     resolved = resolve(preset, method, seed=seed, file=config, overrides=overrides)
-    warn(idle_notices(resolved, overrides))
+    warn(idle_notices(resolved, overrides, config))
     result = run_config(
         resolved,
         stream=stream,
@@ -92,7 +92,7 @@ def resume(
     plugin: RecordedPlugins = None,
     processes: Processes = 1,
 ) -> None:
-    """Go on with a run that was stopped, from its last checkpoint; of a finished one, show the result.
+    """Continue a stopped run from its last checkpoint; if it is finished, show the result.
 
     Its data are looked for where they were. Other data than it was begun with are refused.
     """

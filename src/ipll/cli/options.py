@@ -17,15 +17,17 @@ Preset = Annotated[
 Method = Annotated[str, typer.Option("--method", "-m", help="A named method; `ipll methods` lists them.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: train.epochs=40.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")]
-Seed = Annotated[int, typer.Option(help="Decides everything random.")]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where data sets are kept; else $IPLL_DATA, else ~/.cache/ipll.")]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Where data sets are kept. Default: $IPLL_DATA, else ~/.cache/ipll.")
+]
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="A Python file with parts or methods of your own, also one that a folder was made with; repeatable.",
+        help="A Python file with your own parts or methods, or one that a folder was made with; repeatable.",
     ),
 ]
 Processes = Annotated[
@@ -38,17 +40,18 @@ Precision = Annotated[str | None, typer.Option(help="float32, bf16, or auto: bf1
 Compile = Annotated[
     bool | None,
     typer.Option(
-        "--compile/--no-compile", help="Compile networks and views; else, on a GPU, what has no kernels of our own."
+        "--compile/--no-compile",
+        help="Compile networks and views. Default: on a GPU, those without kernels of our own.",
     ),
 ]
-Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits again; slower on a GPU.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that the folder already holds.")]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="Give the same bits every time; slower on a GPU.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
 RecordedPlugins = Annotated[
     list[Path] | None,
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="A Python file that it was made with: a folder never brings code by itself; repeatable.",
+        help="A Python file that the folder was made with: it never brings code by itself; repeatable.",
     ),
 ]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model that `ipll fit` made.")]
@@ -56,6 +59,6 @@ SkipBad = Annotated[
     bool,
     typer.Option(
         "--skip-bad",
-        help="Leave out images that are missing or broken, and votes and samples without each other; else stop.",
+        help="Leave out missing or broken images, and votes and samples without each other, instead of stopping.",
     ),
 ]

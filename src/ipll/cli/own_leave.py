@@ -23,7 +23,7 @@ def export(
     overwrite: Overwrite = False,
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Write a model for other programs: one ONNX file from samples as they come to classes, or plain weights."""
+    """Write a model for other programs: one ONNX file that takes samples as they are, or plain weights."""
     from ipll.cli.own_output import open_model
     from ipll.own.exporting import check_place
     from ipll.own.exporting import export as write
@@ -34,20 +34,20 @@ def export(
     files = [out] if out.is_file() else sorted(out.iterdir())
     say(f"Written: {', '.join(f'{path} ({path.stat().st_size:,} bytes)' for path in files)}")
     if format == "onnx":
-        say("It says what the model says, compared by onnxruntime. What it takes and gives is in its metadata.")
+        say("Checked with onnxruntime: it predicts what the model predicts. Its metadata describe input and outputs.")
 
 
 def card(
     folder: ModelFolder,
     table: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[TABLE]", help="Rows with a column 'label' that were not learnt from: scores are on them."
-        ),
+        typer.Argument(metavar="[TABLE]", help="Rows with a column 'label', not learnt from, to score the model on."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write it there; else it is printed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Write it to this file instead of printing it.")
+    ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Rows of this split only; else 'test' where there is one, else all.")
+        str | None, typer.Option(help="Only rows of this split. Default: 'test' if there is one, else all.")
     ] = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",

@@ -18,13 +18,13 @@ def predict(
     source: Annotated[
         Path, typer.Argument(metavar="TABLE|FOLDER|IMAGE", help="A table, a folder of images, or one image.")
     ],
-    top: Annotated[int, typer.Option(min=1, help="So many classes per sample, the most probable first.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show per sample, the most probable first.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv, .parquet or .jsonl file.")] = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
     plugin: RecordedPlugins = None,
 ) -> None:
-    """Say which class samples are of: how probable, how far from its prototype, and whether unlike anything seen."""
+    """Predict classes: how probable, how far from the class's prototype, and whether unlike anything seen."""
     from ipll.cli.own_output import SHOWN, check_ending, first_rows, open_model, prediction_table, skipped_lines
 
     check_ending(out)
@@ -49,17 +49,17 @@ def predict(
         write_table(table, out)
         say(f"Written to {out}: {counted(len(samples), 'prediction')}")
     say(*skipped_lines(samples.skipped, samples.word))
-    known = f" ({100 * FLAGGED:.0f} % of known kinds are, too)" if model.config.model.folds else ""
-    say(f"Unlike anything seen, so that the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}{known}")
+    known = f" (so are {100 * FLAGGED:.0f} % of known kinds)" if model.config.model.folds else ""
+    say(f"Unlike anything seen, so the class is a guess: {predictions.unlike.sum():,} of {len(samples):,}{known}")
 
 
 def evaluate(
     folder: ModelFolder,
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="A table with a column 'label'.")],
     split: Annotated[
-        str | None, typer.Option(help="Rows of this split only; else 'test' where there is one, else all.")
+        str | None, typer.Option(help="Only rows of this split. Default: 'test' if there is one, else all.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as .json, too.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result, as .json.")] = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
     plugin: RecordedPlugins = None,
@@ -86,7 +86,7 @@ def evaluate(
     for one in evaluation_tables(result):
         show(one)
     learnt = len(samples) - len(unlearnt(model, samples))
-    known = [f"{learnt:,} of them were learnt from: that is no measure of how good it is on others."] * bool(learnt)
+    known = [f"{learnt:,} of them were learnt from, so this does not measure how good it is on others."] * bool(learnt)
     say(*skipped_lines(samples.skipped, samples.word), *evaluation_lines(result, what), *known)
     if out is not None:
         write_json(out, result.to_dict())
@@ -100,7 +100,7 @@ def audit(
     ] = None,
     plugin: RecordedPlugins = None,
 ) -> None:
-    """List all samples that were learnt from, the most doubtful first: what each was settled on, how surely, when."""
+    """List all samples learnt from, the most doubtful first: the label settled on, how surely, and when."""
     from ipll.cli.own_output import SHOWN, check_ending, open_model
     from ipll.own.audit import ENDINGS, audit_table, write_audit
 

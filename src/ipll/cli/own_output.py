@@ -43,7 +43,7 @@ def read_lines(given: Given) -> list[str]:
         kind = counted(len(train), "image")
     lines = [
         f"Read {train.source}: {kind} to learn from, {class_count(len(train.names))}, "
-        f"{sizes.mean():.2f} candidates a sample ({(sizes == 1).sum():,} with one only)."
+        f"{sizes.mean():.2f} candidates per sample ({(sizes == 1).sum():,} with only one)."
     ]
     lines += skipped_lines(train.skipped, train.word) + annotator_lines(train.annotators)
     if given.test is not None:
@@ -59,7 +59,7 @@ def class_count(n: int) -> str:
 def annotator_lines(people: Sequence[Annotator]) -> list[str]:
     """-> how reliable those seem who voted; of many, those whom it is worth to ask."""
     if len(people) == 1:
-        return [f"One annotator, {people[0].name}: nobody tells how reliable, so that no label is called sure."]
+        return [f"One annotator, {people[0].name}: nothing tells how reliable, so no label is called sure."]
     if not people:
         return []
     named = [one for one in people if one.votes >= MANY_VOTES][:SHOWN_PEOPLE] if len(people) > SHOWN_PEOPLE else people
@@ -68,9 +68,9 @@ def annotator_lines(people: Sequence[Annotator]) -> list[str]:
     mean = sum(one.votes * one.reliability for one in people) / max(cast, 1)
     known = f"{len(people):,} annotators seem to know the label in {100 * mean:.0f} % of their votes"
     who = f" {'All' if named is people else 'The least reliable'}: {told}." if told else ""
-    lines = [f"{known}; who knows it less often counts less.{who}"]
+    lines = [f"{known}; those who know it less often count for less.{who}"]
     if mean < DISAGREE:
-        lines.append("They hardly agree, so that votes tell little of who is right. Decide some samples: ipll audit.")
+        lines.append("They hardly agree, so votes say little about who is right. Decide some samples: ipll audit.")
     return lines
 
 
@@ -92,10 +92,10 @@ def decision_lines(model: Model, before: Model | None = None) -> list[str]:
     what = found.words()
     lines = [f"Decided by people: {counted(found.samples, 'sample')}, by {people}{': ' if what else ''}{what}."]
     if found.missed:
-        lines.append(f"Of these the candidates had missed the class: {found.missed:,}.")
+        lines.append(f"Of these, the class was not among the candidates: {found.missed:,}.")
     rows = sorted({one.row for one in model.decisions})
     if gone := int((~model.records.in_memory[rows]).sum()) - found.none:
-        lines.append(f"Not in the memory any more, so that only their record changed: {gone:,}.")
+        lines.append(f"No longer in the memory, so only their record changed: {gone:,}.")
     return lines
 
 
@@ -107,12 +107,12 @@ def class_lines(model: Model) -> list[str]:
     lines = []
     if few := [c for c in np.flatnonzero(~model.known) if settled[c] and settled[c] < model.min_class_samples]:
         names = ", ".join(model.names[c] for c in few)
-        lines.append(f"Not yet known, since fewer than {model.min_class_samples} samples settled on it: {names}.")
+        lines.append(f"Not yet known, since fewer than {model.min_class_samples} samples settled on them: {names}.")
     rare = np.flatnonzero(~model.known & (settled >= model.min_class_samples))
     clearly = ambiguous < chance - 2 * np.sqrt(chance)  # by more than the draw of candidates explains
     for some, what, how in (
         (rare[clearly[rare]], "Not yet known, since", "fewer"),
-        (rare[~clearly[rare]], "An update takes it for new, since it may not have come yet:", "hardly fewer"),
+        (rare[~clearly[rare]], "An update will treat it as new, since it may not have arrived yet:", "hardly fewer"),
     ):
         if len(some):
             counts = ", ".join(f"{model.names[c]} ({ambiguous[c]:,}, at random {chance[c]:,.0f})" for c in some)
@@ -121,14 +121,14 @@ def class_lines(model: Model) -> list[str]:
             )
     gone = np.flatnonzero((settled == 0) & (candidate > 0))
     if told := [f"{model.names[c]} ({candidate[c]:,})" for c in gone[np.argsort(-candidate[gone], kind="stable")]]:
-        lines.append(f"A candidate (so many times), never settled on, and so never predicted: {', '.join(told)}.")
+        lines.append(f"A candidate (this many times) but never settled on, and so never predicted: {', '.join(told)}.")
     if pairs := [f"{one} (with {other})" for one, other in model.companions()]:
         more = f" and {len(pairs) - SHOWN_PAIRS:,} more" if len(pairs) > SHOWN_PAIRS else ""
         told_pairs = ", ".join(pairs[:SHOWN_PAIRS])
-        why = "so that neither label is sure where both are candidates"
+        why = "so neither label is sure where both are candidates"
         lines.append(f"Never a candidate without another class, {why}: {told_pairs}{more}.")
     for group in model.twins():
-        lines.append(f"Always candidates together, so that no sample tells them apart: {', '.join(group)}.")
+        lines.append(f"Always candidates together, so no sample tells them apart: {', '.join(group)}.")
     return lines
 
 
@@ -154,9 +154,9 @@ def network_lines(model: Model) -> list[str]:
     if model.through is None:
         return []
     name, need = model.through.name, missing(model.through.name)
-    lines = [f"Photos are seen through {name}, a network trained on others: {model.shape[0]:,} values each."]
+    lines = [f"Photos are seen through {name}, a network trained on other images: {model.shape[0]:,} values each."]
     if need:
-        lines.append(f"It is not installed here, and nothing can be predicted or learnt without it: {need}")
+        lines.append(f"It is not installed here; without it, nothing can be predicted or learnt: {need}")
     return lines
 
 
@@ -169,8 +169,10 @@ def kept_lines(model: Model, folder: Path) -> list[str]:
     samples = f"{kept:,} {what}, of {seen:,} seen, to go on learning" if kept else f"none of the {seen:,} samples seen"
     memory = model.config.part("memory")
     if memory.kind != "none":
-        samples += f" (there is room for {memory.settings.size:,}; --memory sets another number)"
-    return [f"The model is in {folder}. It keeps {samples}; and of every one its id, candidates, label and file name."]
+        samples += f" (room for {memory.settings.size:,}; `ipll fit --memory` sets another number)"
+    return [
+        f"The model is in {folder}. It keeps {samples}, and the id, candidates, label and file name of every sample."
+    ]
 
 
 def class_table(model: Model) -> Table:
@@ -250,7 +252,7 @@ def _cell(value: Any) -> str:
 def check_ending(path: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
     """A DataError, before any work is done, if what a file is to hold cannot be told by its name."""
     if path is not None and path.suffix.lower() not in endings:
-        raise DataError(f"cannot write {path.name!r} by its ending. Use one of {', '.join(endings)}.")
+        raise DataError(f"cannot write {path.name!r}: its ending names no format. Use one of {', '.join(endings)}.")
 
 
 def open_model(folder: Path, plugins: Sequence[Path] | None, out: Path | None = None, *inputs: Path | None) -> Model:

@@ -44,9 +44,9 @@ def _judged(model: Model, rows: Any) -> tuple[bool, str]:
     records = model.records
     confidence, sizes = records.confidence[rows], np.diff(records.offsets)[rows]
     if not model.config.model.folds:
-        return False, "How sure it is was not judged on held-out samples: go by the order, not by the numbers."
+        return False, "How sure it is was not checked on held-out samples: trust the order, not the numbers."
     if (sizes == 1).all() and (confidence == 1).all() and not model.voted and not _miss_rate(model):
-        return False, "Each has one candidate, which is taken for its label: whether that is right was not judged."
+        return False, "Each has one candidate, taken as its label; networks that had not learnt from them see no wrong one."
     wrong = float((1 - confidence).sum())
     count = "0 or 1" if ROUNDS_BADLY[0] <= wrong < ROUNDS_BADLY[1] else f"{wrong:,.0f}"
     share = f"{100 * wrong / max(len(confidence), 1):.1f} %"
@@ -80,14 +80,14 @@ def _given_lines(model: Model, given: Any) -> list[str]:
     labels = np.array([column.get(records.given[i], -1) for i in given.tolist()])
     right = int((records.label[given] == labels).sum())
     lines = [
-        f"The labels that came with {len(given):,} of them were not learnt from; {right:,} "
+        f"{len(given):,} of them came with a label, which was not learnt from: {right:,} "
         f"({100 * right / len(given):.1f} %) are what was settled on."
     ]
     k, owner = len(model.names), np.repeat(np.arange(len(records)), np.diff(records.offsets))
     outside = (labels < 0) | ~np.isin(given * k + labels, owner * k + records.codes)
     if outside.any() and not _miss_rate(model) and model.updates not in model.voted:  # with it, sets have grown
         share = float(outside.mean())
-        tell = f" Tell it with ipll fit --miss-rate {share:.2g}." * (_miss_rate(model) is not None and share < 1)
+        tell = f" Say so with ipll fit --miss-rate {share:.2g}." * (_miss_rate(model) is not None and share < 1)
         lines.append(f"Labels outside their candidates in {100 * share:.1f} % of rows: the sets miss the truth.{tell}")
     return lines
 

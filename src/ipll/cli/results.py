@@ -26,16 +26,16 @@ OtherPreset = Annotated[str | None, typer.Option("--preset", help="The same meth
 Seeds = Annotated[str | None, typer.Option(help="How many (3, the default), or which (0,1,2).")]
 Further = Annotated[
     list[str] | None,
-    typer.Option("--method", "-m", help="A further method, also of a --plugin, beside the paper's; repeatable."),
+    typer.Option("--method", "-m", help="Another method, perhaps from a --plugin, beside the paper's; repeatable."),
 ]
 Only = Annotated[list[str] | None, typer.Option(help="A method, data set or setting; repeatable.")]
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="One or more folders of finished runs.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; else report.html in the first folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file. Default: report.html in the first folder.")] = None,
 ) -> None:
-    """Write a report of one or more runs: one HTML file that needs nothing else."""
+    """Write a report of one or more runs: a single HTML file."""
     from ipll.report.build import write_report
 
     target = out or folders[0] / "report.html"
@@ -57,12 +57,14 @@ def run_bench(
         int | None, typer.Option(help="Cells at once, on GPUs in turn; with Ray: cells that share one.")
     ] = None,
     executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; else this machine's, or a new one.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster. Default: this machine's, or a new one.")
+    ] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
     plugin: Plugins = None,
 ) -> None:
-    """Run a whole table or figure of the paper. Stopped at any moment, the same command goes on."""
+    """Run a whole table or figure of the paper. If it is stopped, the same command continues."""
     from ipll.paper.campaigns.asked import Asked
     from ipll.paper.campaigns.campaign import Options, run_plan
     from ipll.paper.campaigns.plan import Plan
@@ -105,8 +107,8 @@ def paper_table(
     to: Annotated[Path | None, typer.Option(help="Write it to this file.")] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Print one of the paper's tables: our numbers beside the paper's. They are those of the campaign that the folder
-    holds, or that the options name; without any run of yours, those that we published."""
+    """Print one of the paper's tables: our numbers beside the paper's. Ours come from the campaign
+    in the folder, or the one that the options name; without runs of your own, they are those we published."""
     from ipll.engine.files import write_text
     from ipll.paper.campaigns.asked import Asked, hints, to_show
     from ipll.paper.catalogue import find_bench
@@ -142,7 +144,9 @@ def paper_table(
 def figure(
     name: FigureName,
     out: BenchOut = OUT,
-    to: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder; else OUT/figures.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder. Default: OUT/figures.")
+    ] = None,
     preset: OtherPreset = None,
     set_: Set = None,
     seeds: Seeds = None,

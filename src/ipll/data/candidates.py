@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from ipll.errors import ConfigError
 from ipll.registry import Registry
 
 Labels = npt.NDArray[np.int64]
@@ -41,8 +42,27 @@ def banded(classes: int, q: float) -> Matrix:
 
 def flip_probabilities(kind: str, classes: int, q: float, superclasses: Labels | None = None) -> Matrix:
     """-> [classes, classes], the matrix of `kind`; given the superclass of each class, nothing crosses superclasses."""
-    matrix = FLIPS[kind](classes, q)
+    matrix = _checked(kind, np.asarray(FLIPS[kind](classes, q)), classes)
     return matrix if superclasses is None else matrix * (superclasses[:, None] == superclasses)
+
+
+def _checked(kind: str, matrix: Matrix, classes: int) -> Matrix:
+    """Refuses what are no probabilities of each class: sets would be drawn of something else than was meant."""
+    shape, wanted = matrix.shape, (classes, classes)
+    if shape != wanted:
+        raise ConfigError(f"stream.candidates={kind} makes an array {list(shape)}: it must be {list(wanted)}.")
+    if (outside := np.argwhere(~((matrix >= 0) & (matrix <= 1)))).size:
+        row, column = outside[0]
+        raise ConfigError(
+            f"stream.candidates={kind}: the probability of class {column} for a sample of class {row} is "
+            f"{matrix[row, column]:g}; it must be in [0, 1]."
+        )
+    if (lacking := np.flatnonzero(np.diagonal(matrix) != 1)).size:
+        raise ConfigError(
+            f"stream.candidates={kind}: the probability of class {lacking[0]} for its own samples is "
+            f"{matrix[lacking[0], lacking[0]]:g}; it must be 1. For sets without the true label: --set stream.miss=0.1"
+        )
+    return matrix
 
 
 def draw_candidates(

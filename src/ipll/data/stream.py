@@ -155,9 +155,15 @@ class Stream:
         candidates = self.candidates[np.ix_(ids, self.class_order[: self.seen(t)])]
         return Task(t, ids, select(samples, ids), candidates, old=self.seen(t - 1), seen=self.seen(t))
 
+    def sets(self) -> Mask:
+        """-> [n, classes], the candidates that a learner is given: of classes seen when the sample arrives. Columns are
+        class ids. Of a stream that is drawn they are all; one of the user's own may name others too."""
+        seen = np.cumsum(self.classes_per_task)[self.task]
+        return self.candidates & (self.arrival < seen[:, None])
+
     def summary(self, labels: Ints) -> list[TaskSummary]:
         """-> one row per task, given the true labels [n] of the source."""
-        place, sizes = self.arrival[labels], self.candidates.sum(1)
+        place, sizes = self.arrival[labels], self.sets().sum(1)
         rows = []
         for t in range(len(self)):
             here = self.task == t

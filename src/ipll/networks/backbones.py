@@ -37,7 +37,19 @@ def build_backbone(name: str, channels: int, generator: torch.Generator, *severa
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _checked(name, factory(channels, *several))
+        return _checked(name, _made(name, factory, channels, *several))
+
+
+def _made(name: str, factory: Callable[..., Backbone], channels: int, *several: int | str) -> object:
+    try:
+        return factory(channels, *several)
+    except (AttributeError, TypeError) as error:
+        if "__init__()" not in str(error):  # of which these tell who calls it otherwise than they should
+            raise
+        raise ConfigError(
+            f"model.backbone={name} cannot be made ({error}): its __init__ must take the number of channels alone (of "
+            "features: how many there are), and begin with super().__init__()."
+        ) from error
 
 
 def _checked(name: str, made: object) -> Backbone:

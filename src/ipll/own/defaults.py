@@ -41,7 +41,7 @@ EPOCHS = (10, 100)
 # An MLP, which models of tables had at first and updates of these go on with, diverges sooner than a wide-deep network.
 RATES = {"images": (0.001, 0.1), "features": (0.0008, 0.1), "mlp": (0.0003, 0.05)}
 WIDE = 100  # features from which the rate falls, by their root: each of them moves a wide-deep network's linear path
-TOO_SMALL = "layers so small gain nothing from more threads, and lose much where others use the cores"
+TOO_SMALL = "layers this small gain nothing from more threads, and lose much where others use the cores"
 LONG = {"train.compile": 5_000, "train.graphs": 500}  # steps from which they pay on a GPU
 
 
@@ -90,7 +90,7 @@ def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tupl
     epochs = config.train.later_epochs or _given_number(given, "train.epochs", 0)
     chosen = [*_each_update(facts, {"model.backbone": config.model.backbone} | dict(given), epochs)]
     if facts.kind == "features" and getattr(config.part("disambiguation").settings, "prior", False):
-        chosen.append(Choice("disambiguation.prior", 0.0, "sets may name classes that are yet to come"))
+        chosen.append(Choice("disambiguation.prior", 0.0, "sets may name classes that have not arrived yet"))
     if config.model.settle == "held-out" and facts.channels < BY_HEART * facts.samples:
         chosen.append(Choice("model.settle", "all", f"by now {facts.samples:,} samples of {facts.channels:,} features"))
     return tuple(
@@ -129,12 +129,14 @@ def _features(facts: Facts, given: Mapping[str, Any]) -> Iterator[Choice]:
         members, folds, width = next(sizes for most, sizes in MEMBERS if cost <= most)
         yield Choice("model.members", members, f"networks side by side, for {facts.samples:,} samples")
         yield Choice(
-            "model.folds", folds, "each of them leaves out a fold, on which all that is said of certainty rests"
+            "model.folds",
+            folds,
+            "each of them leaves out a fold of the samples, on which every statement of certainty rests",
         )
         yield Choice("model.width", width, "hidden units of each")
     yield Choice("augment.weak", "identity", "features are learnt from as they are")
     yield Choice("augment.strong", "noise", "and with noise and drop-out, in units of each feature's spread")
-    yield Choice("augment.drop", 0.3, "of a sample's features, for its other view")
+    yield Choice("augment.drop", 0.3, "share of the features dropped from a sample's other view")
     yield Choice("train.threads", 1, TOO_SMALL)
 
 
@@ -179,10 +181,12 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
         yield Choice("train.lr", 0.01, "trained weights move slowly")
     else:
         each, highest = RATES.get(str(given.get("model.backbone")), RATES[facts.kind])
-        rate, why = min(highest, round(each * batch, 4)), f"for batches of {batch}: larger ones bear more"
+        rate, why = min(highest, round(each * batch, 4)), f"for batches of {batch}: larger ones bear a higher rate"
         if features and facts.channels > WIDE and given.get("model.backbone", "wide-deep") == "wide-deep":
             rate = round(rate * math.sqrt(WIDE / facts.channels), 4)
-            why = f"for batches of {batch} and {facts.channels:,} features: larger ones bear more, wider ones less"
+            why = (
+                f"for batches of {batch} and {facts.channels:,} features: a larger batch bears more, more features less"
+            )
         yield Choice("train.lr", rate, why)
     per_epoch = -(-n // batch)
     low, high = EPOCHS
@@ -190,21 +194,21 @@ def _each_update(facts: Facts, given: Mapping[str, Any], epochs: int) -> Iterato
     if not epochs:
         steps = STEPS_FEATURES if features else STEPS_SLOW if slow else STEPS
         epochs = min(max(round(steps / per_epoch), low), high)
-        yield Choice("train.epochs", epochs, f"{per_epoch:,} steps go through {n:,} samples once")
+        yield Choice("train.epochs", epochs, f"{per_epoch:,} steps see {n:,} samples once")
     if features and facts.channels >= BY_HEART * facts.samples:
-        why = f"{facts.channels:,} features of {n:,} samples: a network knows by heart what it was told"
+        why = f"{facts.channels:,} features of {n:,} samples: a network memorises what it was told"
         yield Choice("model.settle", "held-out", why)
     if features:
         columns = 2 ** math.ceil(math.log2(max(facts.classes, 8)))
         size = BUDGET // (4 * facts.channels + 5 * columns + 16 + facts.beside)
-        yield Choice("memory.size", size, f"rows to be kept: as many as {BUDGET // 2**20} MB hold")
+        yield Choice("memory.size", size, f"rows to keep: as many as {BUDGET // 2**20} MB hold")
         if facts.left:
-            why = "of the rows kept, drawn anew for each epoch; as many as are new where these are more"
+            why = "of the rows kept, drawn anew for each epoch; if more rows are new, as many as those"
             yield Choice("memory.replayed", REPLAYED, why)
     else:
         fewest, per_class = KEPT
         size = max(fewest, per_class * facts.classes)
-        why = f"samples to be kept: room for {size // max(facts.classes, 1):,} of each class"
+        why = f"samples to keep: room for {size // max(facts.classes, 1):,} of each class"
         yield Choice("memory.size", size, why)
     if facts.gpu:
         steps = per_epoch * epochs

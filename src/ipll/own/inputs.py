@@ -104,7 +104,7 @@ def with_words(samples: Samples, feature_names: tuple[str, ...]) -> Samples:
             columns = {name: values for name, values in columns.items() if name not in given} | found
     if unknown:
         told = ", ".join(f"'{name}'" for name in unknown[:5]) + (" ..." if len(unknown) > 5 else "")
-        warnings.warn(f"{samples.source}: words that the model does not know are passed over: {told}.", stacklevel=2)
+        warnings.warn(f"{samples.source}: words that the model does not know are ignored: {told}.", stacklevel=2)
     return replace(samples, features=np.stack([*columns.values()], axis=1), feature_names=tuple(columns))
 
 

@@ -239,7 +239,7 @@ class Model:
         if len(bare := np.flatnonzero(~samples.candidates.any(1))):
             row = f"{samples.word} {samples.rows[bare[0]]}"
             raise DataError(f"{samples.source}, {row}: no candidates. Give each sample at least one, or leave it out.")
-        under_way.begin("the samples are made ready")
+        under_way.begin("preparing the samples")
         names = self._names_with(samples)
         records = self.records.with_samples(samples, columns_in(samples.names, names), self.updates + 1)
         under_way.check()

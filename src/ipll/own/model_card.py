@@ -98,7 +98,7 @@ def _data(model: Model) -> Iterator[str]:
             update, _told(when.get(update)), names, f"{len(here):,}", f"{sizes[here].mean():.2f}", f"{one:,}"
         ))  # fmt: skip
     yield from ("", "## Data", "")
-    yield from table(("batch", "learnt (UTC)", "source", "samples", "candidates a sample", "with one only"), rows)
+    yield from table(("batch", "learnt (UTC)", "source", "samples", "candidates per sample", "with only one"), rows)
     said = [one for one in model.history if one.decided]
     if said:
         files = (f"{plain_text(one.decisions)} ({one.decided:,}) on {plain_text(_told(one.when))}" for one in said)
@@ -169,7 +169,7 @@ def _scores(model: Model, evaluation: Evaluation | None, source: str) -> Iterato
                 "the true label: networks that had not learnt from them expect another class."
             )
     else:
-        yield "- How many of the labels that were settled on are wrong was not judged on held-out samples."
+        yield "- How many of the labels settled on are wrong was not checked on held-out samples."
     right = _given_right(model)
     if len(right):
         yield (
@@ -285,7 +285,7 @@ def _decisions(model: Model) -> Iterator[str]:
     yield from ("", "## Decided by people", "")
     yield f"- {counted(found.samples, 'sample')}, by {people}{': ' if what else ''}{what}."
     if found.missed:
-        yield f"- Of these the candidates had missed the class: {found.missed:,}."
+        yield f"- Of these, the class was not among the candidates: {found.missed:,}."
 
 
 def _expected_wrong(model: Model) -> npt.NDArray[np.float64]:

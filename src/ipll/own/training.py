@@ -61,6 +61,8 @@ class Update:
             self.records, start = self.pending.restore(learner, task, self.records)
         if start:
             stop.parting = STOPPED + AGAIN
+            epochs = plan.epochs[-1]
+            listener.note(f"Going on where it was stopped, in epoch {min(start.epoch + 1, epochs)} of {epochs}.")
         clock = Clock(train.checkpoint_seconds)
         self.stages.check()
         listener.begin(plan, start or Position(task.index))

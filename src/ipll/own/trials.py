@@ -74,8 +74,10 @@ def likelier_as_a_whole(tried: Tried, found: Sequence[HeldOut]) -> Choice:
     plain = losses[0]
     if not any(loss.mean() > PRICE * plain.mean() and _behind(loss, plain, tried.errors) for loss in losses[1:]):
         return _better(tried, [one.whole_losses() for one in found], "whole held-out")
-    shown = ", ".join(f"{float(loss.mean()):.3f} by {value}" for value, loss in zip(tried.values, losses, strict=True))
-    why = f"others make labels within held-out sets much more surprising, less is better: {shown}"
+    shown = ", ".join(
+        f"{float(loss.mean()):.3f} with {value}" for value, loss in zip(tried.values, losses, strict=True)
+    )
+    why = f"other values make labels within held-out sets much more surprising (less is better): {shown}"
     return Choice(tried.setting, tried.values[0], why)
 
 
@@ -84,7 +86,7 @@ def told(tried: Tried, found: Sequence[HeldOut]) -> Choice:
     have seen any to say something of them."""
     share = told_by_looks(found[0].looks.double(), found[0].labels(), found[0].sets)
     value = "sets" if share > TOLD else "samples"
-    why = f"of who is named beside a label, the most similar sample with that label tells {max(100 * share, 0):.0f} %"
+    why = f"the most similar sample with the same label tells {max(100 * share, 0):.0f} % of who else is named"
     return Choice(tried.setting, value, why)
 
 
@@ -136,7 +138,7 @@ def try_settings(
     with cpu_threads(train.threads), arithmetic(deterministic=train.deterministic, device=device):
         for number, one in enumerate(tried, 1):
             rows = order[: min(one.rows, room)]
-            stages.begin(f"which settings, by trials on {len(rows):,} samples: {number} of {len(tried)}")
+            stages.begin(f"trying settings on {len(rows):,} samples: {number} of {len(tried)}")
             sets = candidates[rows][:, candidates[rows].any(0)]
             if sets.shape[1] < 2:
                 continue
@@ -166,8 +168,8 @@ def _better(tried: Tried, losses: Sequence[Tensor], of: str) -> Choice:
     order = sorted(range(len(values)), key=lambda k: float(losses[k].mean()))
     chosen = next(k for k in range(len(values)) if not _behind(losses[k], losses[order[0]], tried.errors))
     _, margin = _difference(losses[chosen], losses[next(k for k in order if k != chosen)])
-    said = ", ".join(f"{float(loss.mean()):.3f} by {value}" for value, loss in zip(values, losses, strict=True))
-    why = f"how surprising {of} candidate sets are, less is better: {said}, give or take {margin:.3f}"
+    said = ", ".join(f"{float(loss.mean()):.3f} with {value}" for value, loss in zip(values, losses, strict=True))
+    why = f"how surprising {of} candidate sets are (less is better): {said}, give or take {margin:.3f}"
     why += "" if chosen == order[0] else "; the best is not clearly better"
     return Choice(tried.setting, values[chosen], why)
 

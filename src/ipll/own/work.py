@@ -118,7 +118,7 @@ def save(model: Model, folder: Path, reporter: Listener | None = None) -> None:
     """Saves to the end, also if Ctrl-C comes now: it takes no time beside what was learnt."""
     reporter = reporter or Silent()
     with stop_requests(note=lambda _: reporter.note(SAVING)):
-        reporter.stage("the model is saved")
+        reporter.stage("saving the model")
         try:
             write_model(folder, vars(model))
             clear_pending(folder)

@@ -226,7 +226,9 @@ def _choices() -> list[tuple[str, str]]:
 def _notes(columns: Mapping[str, str]) -> dict[str, str]:
     notes = {
         "Batch": "The fit’s samples are batch 1, those of the first update batch 2, and so on. In files: update.",
-        "Settled, doubtful": f"A sample is settled if its label has at least {LIMIT} of the weight, else doubtful.",
+        "How sure": "How probable the label is. For tables this was judged by networks that had not learnt from the "
+        "sample; for images it is the label’s weight: good for an order, not as a number.",
+        "Settled, doubtful": f"A sample is settled if the model is at least {LIMIT} sure of its label, else doubtful.",
         "Changed late": "The label last changed in the second half of the epochs in which labels of that batch still "
         "changed, or in a batch after the one that brought the sample.",
         "In the memory": "The model keeps this sample and goes on learning from it, so its label can still change. "

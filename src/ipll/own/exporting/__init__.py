@@ -29,7 +29,7 @@ def check_place(path: Path, format: str, *, overwrite: bool = False) -> None:
     if format not in FORMATS:
         raise ConfigError(f"unknown format '{format}'. Use one of {', '.join(FORMATS)}.")
     if format == "onnx" and path.suffix.lower() != ENDING:
-        raise ConfigError(f"cannot write {path.name!r} by its ending. Call it something{ENDING}.")
+        raise ConfigError(f"cannot write {path.name!r}: its ending names no format. Call it something{ENDING}.")
     if format != "onnx" and path.suffix.lower() == ENDING:
         raise ConfigError(f"{path} would be a folder with this format. Leave out {ENDING}, or --format.")
     if path.is_dir():

@@ -189,7 +189,7 @@ def _bars(labels: Iterable[str], known: Iterable[str]) -> list[str]:
             "[one.split('|') for one in y]. Where '|' is part of a name, give [[one] for one in y]."
         )
     return [
-        "labels hold '|', which separates nothing here: each is taken for one name. Candidates are lists: "
+        "labels contain '|', which separates nothing here: each is taken as one name. Candidates are lists: "
         "[one.split('|') for one in y]."
     ]
 

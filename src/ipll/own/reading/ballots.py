@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ipll.errors import DataError
 from ipll.messages import counted
 from ipll.own.reading.columns import as_text, coded, coded_column, is_list
+from ipll.own.reading.samples import look_alikes
 from ipll.own.reading.tables import Table, check_names, open_table
 
 COLUMNS = ("sample", "annotator", "label")
@@ -94,9 +95,8 @@ def ballots_of(votes: Table) -> Ballots:
         problems.add(votes.rows[empty], f"no {what}", "Fill in sample, annotator and label, or remove the row.")
     problems.stop()
     if others := [name for name in votes.columns if name not in COLUMNS]:
-        notes.append(
-            f"{votes.path}: columns that are no part of a vote are passed over: {', '.join(map(repr, others))}."
-        )
+        notes.append(f"{votes.path}: columns that are not part of a vote are ignored: {', '.join(map(repr, others))}.")
+    notes += look_alikes(people, "annotators", "people")
     sample, annotator = sample[vote], annotator[vote]
     key = (sample * len(people) + annotator) * len(names) + label
     once = np.sort(np.unique(key, return_index=True)[1])

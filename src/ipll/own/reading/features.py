@@ -71,7 +71,7 @@ def feature_matrix(table: Table, problems: Problems, known: Iterable[str] = ()) 
 
 def _told(source: str, words: list[str], names: list[str]) -> str:
     counts = (f"'{word}' ({sum(name.startswith(f'{word}=') for name in names)})" for word in words)
-    return f"{source}: columns of words, and how many: {', '.join(counts)}. Each word is a feature of its own."
+    return f"{source}: columns of words, and how many words: {', '.join(counts)}. Each word becomes a feature."
 
 
 def gaps_told(source: str, matrix: npt.NDArray[np.float32], names: list[str], words: Iterable[str] = ()) -> list[str]:
@@ -82,8 +82,8 @@ def gaps_told(source: str, matrix: npt.NDArray[np.float32], names: list[str], wo
     most = int(gaps.argmax())
     numbers = len(matrix) * (~of_words(names, words)).sum()
     return [
-        f"{source}: {gaps.sum():,} of {numbers:,} numbers are missing, {gaps[most]:,} of '{names[most]}'. Each counts "
-        "as the mean of its feature in the first table that was learnt."
+        f"{source}: {gaps.sum():,} of {numbers:,} numbers are missing, {gaps[most]:,} of them in '{names[most]}'. Each "
+        "counts as the mean of its feature in the first table that was learnt."
     ]
 
 

@@ -152,7 +152,7 @@ def _others(folder: Path) -> list[str]:
     some = ", ".join(map(_name, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)
     remedy = " Convert HEIC to JPEG or PNG." * names[0].lower().endswith(HEIC)
     files = counted(len(names), "file")
-    return [f"{folder}: {files} passed over ({some}), by the ending no image that can be read.{remedy}"]
+    return [f"{folder}: {files} ignored ({some}), whose ending is not that of an image that can be read.{remedy}"]
 
 
 def _name(path: str) -> str:

@@ -60,7 +60,7 @@ def read_matrices(path: Path) -> Matrices:
     _check_room(path, {name: array.shape for name, array in read.items()})
     columns, notes = _columns(path, {column: read[name] for column, name in called.items()}, called, first)
     if others:
-        notes.append(f"{path}: passed over: {', '.join(map(repr, others))}.")
+        notes.append(f"{path}: ignored: {', '.join(map(repr, others))}.")
     return Matrices(columns, first, notes)
 
 

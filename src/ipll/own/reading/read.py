@@ -52,6 +52,10 @@ def gather(
 ) -> tuple[Samples, dict[int, str]]:
     """-> all samples of a table, and the images that are missing or broken. What else is wrong goes to `problems`."""
     columns = table.columns
+    if {"sample", "annotator", "label"} <= set(columns):
+        raise DataError(
+            f"{table.path} holds votes, by its columns. Give it as such: --votes {table.path} (read_votes)."
+        )
     check_names(table, {*TEXT, "features", *(name for name in columns if name.startswith("features."))}, ADVICE)
     _check_kind(table)
     if "candidates" not in columns and not unlabelled:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipll.errors import DataError
+from ipll.messages import counted
 from ipll.own.reading.images import Images
 from ipll.own.reading.problems import GAPS, UNSURE, Problems
 
@@ -157,13 +158,13 @@ def checked(samples: Samples, allow_one_class: bool) -> Samples:
     warnings += _of_nobody_who_knows(samples) + _of_lists(samples)
     if "-1" in samples.names and len(samples.names) > 2 and all(map(str.isdecimal, {*samples.names} - {"-1"})):
         warnings.append(
-            f"{samples.source}: -1 is taken for a class like any other. Where it says 'unlabelled', give all classes "
+            f"{samples.source}: -1 is taken for a class like any other. If it means 'unlabelled', give all classes "
             "that the sample could be as its candidates."
         )
     if samples.names and (foreign := samples.foreign_labels):
         most = ", ".join(f"'{name}' ({n:,})" for name, n in list(foreign.items())[:5])
         more = f" and {len(foreign) - 5:,} more" if len(foreign) > 5 else ""
-        warnings.append(f"{samples.source}: labels that are no one's candidate: {most}{more}.")
+        warnings.append(f"{samples.source}: labels that are nobody's candidate: {most}{more}.")
     return replace(samples, warnings=samples.warnings + warnings)
 
 
@@ -173,10 +174,10 @@ def _of_nobody_who_knows(samples: Samples) -> list[str]:
     found = [(name, n) for name, n in counts if _said(name).replace("’", "'") in GAPS | UNSURE]
     if not found:
         return []
-    told = ", ".join(f"{name!r} (of {n:,})" for name, n in found)
+    told = ", ".join(f"{name!r} ({counted(n, 'time')})" for name, n in found)
     ways = "leave these votes out" if samples.votes is not None else "give all classes, in a table '*', or leave it out"
     return [
-        f"{samples.source}: candidates that are taken for classes like any other: {told}. Where that says that "
+        f"{samples.source}: candidates that are taken for classes like any other: {told}. If they mean that "
         f"something is missing, or that nobody knows, {ways}."
     ]
 
@@ -234,14 +235,14 @@ def _said(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
-def look_alikes(names: Iterable[str]) -> list[str]:
+def look_alikes(names: Iterable[str], what: str = "class names", taken_for: str = "classes") -> list[str]:
     """-> a warning for each group of names that differ only in case, spaces or the coding of accents, or are the same
     number."""
     said = _groups(names, _said)
     told = [(group, _difference(group)) for group in said]
     told += [(group, "are the same number") for group in _groups([group[0] for group in said], _number)]
     return [
-        f"the class names {', '.join(map(repr, group))} {how}; they are taken for different classes."
+        f"the {what} {', '.join(map(repr, group))} {how}; they are taken for different {taken_for}."
         for group, how in told
         if len(group) > 1
     ]

@@ -60,8 +60,14 @@ def open_table(path: Path, text: Collection[str]) -> Table:
     if suffix not in SUFFIXES:
         if not path.exists():
             raise DataError(f"cannot read {path}: there is no such file or folder. Check the path.")
+        if path.is_dir():
+            raise DataError(
+                f"{path} is a folder, not a table. Of images, give a table with the columns image and candidates."
+            )
         hint = f" {OTHERWISE[suffix]}" if suffix in OTHERWISE else ""
-        raise DataError(f"{path} is no table by its ending. Use one of {', '.join(SUFFIXES)}, or .csv.gz.{hint}")
+        raise DataError(
+            f"{path}: its ending is not that of a table. Use one of {', '.join(SUFFIXES)}, or .csv.gz.{hint}"
+        )
     notes: list[str] = []
     try:
         check_regular(path)
