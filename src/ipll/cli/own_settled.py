@@ -46,7 +46,7 @@ def _judged(model: Model, rows: Any) -> tuple[bool, str]:
     if not model.config.model.folds:
         return False, "How sure it is was not checked on held-out samples: trust the order, not the numbers."
     if (sizes == 1).all() and (confidence == 1).all() and not model.voted and not _miss_rate(model):
-        return False, "Each has one candidate, taken as its label; networks that had not learnt from them see no wrong one."
+        return False, "Each has one candidate, taken as its label. Networks that had not learnt from it see none wrong."
     wrong = float((1 - confidence).sum())
     count = "0 or 1" if ROUNDS_BADLY[0] <= wrong < ROUNDS_BADLY[1] else f"{wrong:,.0f}"
     share = f"{100 * wrong / max(len(confidence), 1):.1f} %"

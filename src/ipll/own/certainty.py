@@ -8,12 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ipll.component import Context
 from ipll.engine.state import part_of
 from ipll.families.classifier.stacked import set_temperature
 from ipll.families.disambiguation import Disambiguation
 from ipll.families.side_by_side import Evidence, Members
 from ipll.learner import Learner
-from ipll.own.missed import missed
+from ipll.own.missed import Missed, missed
 from ipll.own.prediction import allowed
 
 FLAGGED = 0.05  # share of held-out samples that are called unlike anything seen
@@ -82,13 +83,9 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         found = scores(rows) / cold
         open_ = found.isfinite().all(dim=0)
         known = lead_on_new_sets(found[:, open_].softmax(dim=1), sets[rows][:, open_]) ** NEW
-    missing = None
-    if votes is None and not beforehand.shares:
-        held = rows[: _held(sets)]
-        some = held[(sets[held] & scores(held).isfinite()).any(dim=1)]
-        missing = missed(scores(some).double(), cold, sets[some], ctx.seen, ctx.pool.certain[some])
-    if missing is not None:
-        cold = missing.temperature
+    alone = votes is None and not beforehand.shares  # sets are all that is known
+    missing = _missing(ctx, scores, cold, rows[:held]) if alone else None
+    cold = missing.temperature if missing else cold
     voted, shown = torch.zeros_like(ctx.pool.certain), sets
     if votes is not None:  # by itself such a sample says that it is one of what most voted for, or nearly as many
         voted = votes.any(dim=1) & ~ctx.pool.certain
@@ -114,6 +111,13 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         confidence.append(torch.where(voted[here], by_votes, by_sets).float())
     far, share = float(torch.quantile(distance, 1 - FLAGGED)), missing.rate if missing and missing.clear else 0.0
     return Certainty(temperature, far, torch.cat(confidence), torch.cat(expectation), share)
+
+
+def _missing(ctx: Context, scores: Callable[[Tensor], Tensor], cold: float, rows: Tensor) -> Missed | None:
+    """-> how often the sets of these rows of the pool miss the true label, where any of their classes may be chosen."""
+    sets = ctx.pool.candidates
+    rows = rows[(sets[rows] & scores(rows).isfinite()).any(dim=1)]
+    return missed(scores(rows).double(), cold, sets[rows], ctx.seen, ctx.pool.certain[rows])
 
 
 class Doubt(NamedTuple):
