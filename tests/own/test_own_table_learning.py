@@ -15,6 +15,7 @@ import torch
 from digit_tables import QUICK, X, Y, ambiguous, rows_of
 from sklearn.datasets import load_breast_cancer, load_iris
 
+from ipll.config import Config
 from ipll.families.classifier.stacked import set_losses, set_temperature
 from ipll.families.side_by_side import Members
 from ipll.networks.network import MembersHead
@@ -53,14 +54,41 @@ def test_a_head_says_what_its_members_say_on_average() -> None:
     assert torch.allclose(each[..., :5], by_hand[..., :5], atol=1e-5)
 
 
-def test_every_sample_is_left_out_by_as_many_members_whatever_else_there_is() -> None:
-    members, ids = Members(10, 5), torch.arange(5000)
+@pytest.mark.parametrize("deal", ["ratio", "blocks"])
+def test_every_sample_is_left_out_by_as_many_members_whatever_else_there_is(deal: str) -> None:
+    members, ids = Members(10, 5, deal=deal), torch.arange(5000)
     unseen = members.unseen(members.fold(ids)[:, None])
     assert (unseen.sum(1) == 2).all()
     assert (unseen.sum(0) / len(ids) - 0.2).abs().max() < 0.01
     some = torch.tensor([4000, 7, 123])
     assert torch.equal(members.unseen(members.fold(some)[:, None]), unseen[some])
     assert not Members(10, 0).unseen(Members(10, 0).fold(ids)[:, None]).any()
+
+
+@pytest.mark.parametrize("folds", [2, 4, 5])
+def test_rows_that_come_around_do_not_share_a_fold(folds: int) -> None:
+    """Multiples of the golden ratio nearly come around after so many, and a class that comes with them had one fold."""
+    for period in (8, 13, 21, 34, 55, 89, 144):
+        fold = Members(2 * folds, folds, deal="blocks").fold(torch.arange(period * 12).view(12, period))
+        most = torch.nn.functional.one_hot(fold.long(), folds).float().mean(0).amax(1)
+        assert most.mean() < 1 / folds + 0.25
+    assert Members(2 * folds, folds, deal="blocks").fold(torch.arange(60)).bincount().tolist() == [60 // folds] * folds
+
+
+def test_classes_that_come_around_are_known_to_those_who_leave_some_out() -> None:
+    rng, y = np.random.default_rng(0), np.tile(np.arange(34), 16)
+    x = (2 * rng.normal(size=(34, 8)))[y] + rng.normal(size=(len(y), 8))
+    sets = (rng.random((len(y), 34)) < 0.1) | np.eye(34, dtype=bool)[y]
+    given = QUICK | {"augment.drop": 0.0, "model.inputs": "z-scores", "model.leave_out": "samples"}
+    learnt = from_arrays(x[:272], sets[:272], [str(k) for k in range(34)])
+    model = Model.fit(learnt, device="cpu", settings=given | {"disambiguation.prior": 0.0})
+    assert model.config.model.deal == "blocks"
+    said = model.predict(from_arrays(x[272:]), device="cpu")
+    assert (np.array(said.labels).astype(int) == y[272:]).mean() > 0.7
+    assert said.confidence.mean() > 0.5
+    table = model.config.to_table()
+    del table["model"]["deal"]  # as of a model that was made before: its networks have learnt by the folds of then
+    assert Config.from_table(table).model.deal == "ratio"
 
 
 def test_ranks_do_not_mind_outliers_nor_ties() -> None:

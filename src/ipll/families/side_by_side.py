@@ -25,7 +25,7 @@ def beside(model: ModelConfig) -> tuple[Component, ...]:
     """-> the parts that a network brings with it, whatever the method."""
     quantiles = (Quantiles(None),) if model.inputs == "quantiles" else ()
     return (
-        (*quantiles, Members(model.members, model.folds, model.leave_out, model.settle))
+        (*quantiles, Members(model.members, model.folds, model.leave_out, model.settle, model.deal))
         if model.members > 1
         else quantiles
     )
@@ -60,9 +60,11 @@ class Members(Component):
     passing = ("dealt",)
     dealt: Tensor  # [n, kinds of folds] int16, the folds of each of the pool's samples; -1: in none
 
-    def __init__(self, members: int, folds: int, leave_out: str = "samples", settle: str = "all") -> None:
+    def __init__(
+        self, members: int, folds: int, leave_out: str = "samples", settle: str = "all", deal: str = "ratio"
+    ) -> None:
         super().__init__(None)
-        self.members, self.settle = members, settle
+        self.members, self.settle, self.deal = members, settle, deal
         self.folds, self.kinds = folds, 1
         if leave_out == "sets" and folds and members >= FEWEST:
             self.folds, self.kinds = min(folds, members // 2), 2
@@ -77,11 +79,16 @@ class Members(Component):
         self.dealt = torch.stack([self.fold(keys) for keys in kinds], dim=1)
 
     def fold(self, keys: Tensor) -> Tensor:
-        """-> the fold of each sample [n] by a number of its own. Multiples of the golden ratio deal neighbours to
-        different folds. -1: in none."""
+        """-> the fold of each sample [n] by a number of its own. Neighbours are dealt to different folds. -1: in none.
+
+        Multiples of the golden ratio come around, too: nearly, after 34, 55, 89 or 144. A class that every 34th row is
+        of would lie in one fold, and nobody who leaves that out would know it. Blocks begin where chance says.
+        """
         if not self.folds:
             return torch.full_like(keys, -1, dtype=torch.int16)
-        return (((keys * GOLDEN) % 2**32 * self.folds) >> 32).to(torch.int16)
+        if self.deal == "ratio":
+            return _part_of(keys * GOLDEN, self.folds).to(torch.int16)
+        return ((keys + _part_of(_mixed(keys // self.folds), self.folds)) % self.folds).to(torch.int16)
 
     @property
     def groups(self) -> int:
@@ -157,11 +164,20 @@ class Members(Component):
 def set_keys(ids: Tensor, sets: Tensor) -> Tensor:
     """-> a number for each sample [n], the same for all with the same candidates [n, capacity] where they are several;
     of one alone by its id. Columns that are yet to come change nothing."""
-    classes = torch.arange(1, sets.shape[1] + 1, device=ids.device)
-    marks = (classes * GOLDEN) % 2**32
-    marks = ((marks ^ (marks >> 15)) * GOLDEN) % 2**32
+    marks = _mixed(torch.arange(1, sets.shape[1] + 1, device=ids.device))
     keys = torch.cat([torch.where(block, marks, 0).sum(dim=1) for block in torch.split(sets, BLOCK)])
     return torch.where(sets.sum(dim=1) > 1, keys, ids)
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """-> a number below 2^32 for each, as if by chance."""
+    mixed = (numbers * GOLDEN) % 2**32
+    return ((mixed ^ (mixed >> 15)) * GOLDEN) % 2**32
+
+
+def _part_of(numbers: Tensor, parts: int) -> Tensor:
+    """-> in which of so many equal parts of 2^32 each number lies, below which it is taken."""
+    return (numbers % 2**32 * parts) >> 32
 
 
 class Evidence(NamedTuple):

@@ -51,6 +51,12 @@ class ModelConfig(Section, name="model"):
         "what folds are dealt of: 'samples', or 'sets': for every other round of members all with the same candidates",
         choices=("samples", "sets"),
     )
+    deal: str = setting(
+        "ratio",
+        "who is in which fold, by ids: 'ratio', their multiples of the golden ratio, or 'blocks': as many as there are "
+        "folds are dealt in turn, from one on that chance says anew, so that rows that come around do not share one",
+        choices=("ratio", "blocks"),
+    )
     settle: str = setting(
         "all",
         "with folds, whose word on labels counts in the end: that of 'all' members, or of those 'held-out'",

@@ -102,7 +102,8 @@ def choose_again(config: Config, facts: Facts, given: Mapping[str, Any]) -> tupl
 
 def configure(method: str, seed: int, choices: tuple[Choice, ...], given: Mapping[str, Any]) -> Config:
     """-> the complete configuration of a new model."""
-    base = {"data.source": OWN, "prototypes.fallback": False} | {c.setting: c.value for c in choices}
+    base = {"data.source": OWN, "prototypes.fallback": False, "model.deal": "blocks"}
+    base |= {c.setting: c.value for c in choices}
     return resolve(OWN, method, seed=seed, overrides=given, base=base)
 
 
