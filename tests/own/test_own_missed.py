@@ -37,7 +37,7 @@ def drawn(misses: float, *, known: float = 3.0, seed: int = 0, n: int = 1500) ->
     return said, torch.from_numpy(sets)
 
 
-def found(said: Tensor, sets: Tensor, certain: Tensor | None = None) -> Missed | None:
+def found(said: Tensor, sets: Tensor, certain: Tensor | None = None) -> Missed:
     certain = torch.zeros(len(sets), dtype=torch.bool) if certain is None else certain
     return missed(said, set_temperature(said, sets.double()), sets, CLASSES, certain)
 
@@ -46,16 +46,17 @@ def found(said: Tensor, sets: Tensor, certain: Tensor | None = None) -> Missed |
 def test_a_share_of_misses_is_found(misses: float) -> None:
     for seed in range(3):
         one = found(*drawn(misses, seed=seed, n=4000))
-        assert one is not None
         assert one.clear
         assert misses / 2 <= one.rate <= 1.5 * misses
         assert 0.8 < one.temperature < 1.25  # what networks say is calibrated
 
 
-def test_without_misses_there_are_none() -> None:
+def test_without_misses_hardly_any_is_expected() -> None:
+    """But some: people err, so that what surprises most is least sure."""
     for seed in range(5):
         one = found(*drawn(0.0, seed=seed))
-        assert one is None or (one.rate <= 0.01 and not one.clear)
+        assert one.rate <= 0.01
+        assert not one.clear
 
 
 def test_of_noise_nothing_is_known() -> None:
@@ -63,8 +64,7 @@ def test_of_noise_nothing_is_known() -> None:
     sets = drawn(0.2)[1]
     for seed in range(5):
         noise = torch.randn(len(sets), CLASSES, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-        one = found((0.3 * noise).log_softmax(dim=1), sets)
-        assert one is None or not one.clear
+        assert not found((0.3 * noise).log_softmax(dim=1), sets).clear
 
 
 def test_it_is_the_likeliest_share_of_all_that_are_tried() -> None:
@@ -81,7 +81,6 @@ def test_it_is_the_likeliest_share_of_all_that_are_tried() -> None:
         return total
 
     one = found(said, sets)
-    assert one is not None
     best = max((likelihood(rate, factor), rate, factor) for rate in RATES for factor in COLDER)
     assert one.rate == best[1]
     assert one.temperature == pytest.approx(cold * best[2])
@@ -89,7 +88,7 @@ def test_it_is_the_likeliest_share_of_all_that_are_tried() -> None:
 
 def test_what_people_decided_is_not_doubted() -> None:
     said, sets = drawn(0.2)
-    assert found(said, sets, torch.ones(len(sets), dtype=torch.bool)) is None
+    assert not found(said, sets, torch.ones(len(sets), dtype=torch.bool)).clear
     prior = Missed(0.2, miss_shares(sets, 0.2), 1.0, True).prior(sets, CLASSES, torch.ones(len(sets), dtype=torch.bool))
     assert not prior[~sets].any()
 
@@ -123,11 +122,23 @@ def test_wrong_labels_of_an_ordinary_table_are_found() -> None:
     assert all(runner not in ("", label) for runner, label in zip(table["runner_up"], table["label"], strict=True))
 
 
-def test_of_right_labels_none_is_doubted() -> None:
+def test_of_right_labels_hardly_any_is_doubted() -> None:
     model, _, _ = digits(0.0)
     assert model.missed == 0
-    assert (model.records.confidence >= 0.95).mean() > 0.99
+    assert (model.records.confidence >= 0.95).mean() > 0.98
     assert "seem to be wrong" not in " ".join(settled_lines(model, None))
+
+
+def test_mistakes_that_networks_learn_along_come_first_all_the_same() -> None:
+    """Where one class is often called another, networks expect it, and nothing tells which of the labels are wrong. But
+    these surprise them more than right ones."""
+    x, y = load_digits(return_X_y=True)
+    x, y = x[:800], y[:800]
+    bad = (np.random.default_rng(0).random(800) < 0.3) & (y == 3)
+    given = np.where(bad, 5, y)
+    model = Model.fit(from_arrays(x, [[str(one)] for one in given]), device="cpu", settings=QUICK)
+    first = np.argsort(model.records.confidence)[: bad.sum()]
+    assert bad[first].mean() > 0.25  # of all 3 % are
 
 
 def test_candidates_that_miss_are_told_and_stay_as_they_came() -> None:

@@ -42,11 +42,9 @@ def settled_lines(model: Model, before: Model | None) -> list[str]:
 def _judged(model: Model, rows: Any) -> tuple[bool, str]:
     """-> whether anything told how sure the labels of these rows are, and what to say of it."""
     records = model.records
-    confidence, sizes = records.confidence[rows], np.diff(records.offsets)[rows]
+    confidence = records.confidence[rows]
     if not model.config.model.folds:
         return False, "How sure it is was not checked on held-out samples: trust the order, not the numbers."
-    if (sizes == 1).all() and (confidence == 1).all() and not model.voted and not _miss_rate(model):
-        return False, "Each has one candidate, taken as its label. Networks that had not learnt from it see none wrong."
     wrong = float((1 - confidence).sum())
     count = "0 or 1" if ROUNDS_BADLY[0] <= wrong < ROUNDS_BADLY[1] else f"{wrong:,.0f}"
     share = f"{100 * wrong / max(len(confidence), 1):.1f} %"

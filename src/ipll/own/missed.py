@@ -15,7 +15,8 @@ from torch import Tensor
 from ipll.families.classifier.stacked import set_losses
 from ipll.families.disambiguation.robust import miss_shares, set_prior
 
-RATES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3)  # that are tried
+# That are tried. The second is taken where nothing tells: people err, and what surprises networks most comes first.
+RATES = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3)
 COLDER = tuple(2 ** (-k / 4) for k in range(13))  # times the temperature without misses: what they explain, it need not
 CLEAR = 3.0  # standard errors by which sets have to be likelier with misses than without, for people to be told
 TINY = 1e-30  # probability
@@ -34,9 +35,9 @@ class Missed(NamedTuple):
         return set_prior(sets, self.shares, seen, certain)
 
 
-def missed(said: Tensor, cold: float, sets: Tensor, seen: int, certain: Tensor) -> Missed | None:
+def missed(said: Tensor, cold: float, sets: Tensor, seen: int, certain: Tensor) -> Missed:
     """-> by scores [n, capacity] of samples with these sets [n, capacity], some of which are certain [n], and which are
-    likeliest at the temperature `cold` if none misses. None where no misses make them likelier.
+    likeliest at the temperature `cold` if none misses.
 
     A set of k out of C classes that has missed with the probability m_k has, but for a factor that is the same at all
     rates, the probability (1 - m_k) P(S) + m_k (1 - P(S)) k / (C - k), where P(S) is what softmax(said / T) gives it.
@@ -46,8 +47,9 @@ def missed(said: Tensor, cold: float, sets: Tensor, seen: int, certain: Tensor) 
     open_ = ~certain & (size < seen)
     by_rate = [miss_shares(sets[~certain], rate) for rate in RATES]
     said, sets, size = said[open_], sets[open_].to(said.dtype), size[open_]
+    few = Missed(RATES[1], by_rate[1], cold, clear=False)
     if len(said) < 2:
-        return None
+        return few
 
     def tried(scores: Tensor) -> Tensor:
         """-> log-likelihoods [rates, n]."""
@@ -60,11 +62,11 @@ def missed(said: Tensor, cold: float, sets: Tensor, seen: int, certain: Tensor) 
     means = by_cold.mean(dim=2)
     at, rate = divmod(int(means.argmax()), len(RATES))
     if not rate:
-        return None
+        return few
     guess = (said / cold).softmax(dim=1).mean(dim=0).log().expand_as(said)
     without, blind = by_cold[means[:, 0].argmax(), 0], max(tried(guess), key=lambda one: float(one.mean()))
     gain = min(_errors(by_cold[at, rate] - other) for other in (without, blind))
-    return Missed(RATES[rate], by_rate[rate], cold * COLDER[at], gain >= CLEAR) if gain > 0 else None
+    return Missed(RATES[rate], by_rate[rate], cold * COLDER[at], clear=gain >= CLEAR) if gain > 0 else few
 
 
 def _errors(gain: Tensor) -> float:
