@@ -123,8 +123,9 @@ def test_missed_labels_are_found_and_what_is_unsure_is_said_to_be() -> None:
     assert (label == truth)[missed].mean() > 0.45
     assert (label == truth)[outside].mean() > 0.9
     assert (label == truth).mean() > (before == truth).mean() + 0.08
-    sure, trusted = model.records.confidence >= 0.95, plain.records.confidence >= 0.95
-    assert (label != truth)[sure].mean() <= 0.05 < (before != truth)[trusted].mean()
+    for one, wrong in ((model, label != truth), (plain, before != truth)):  # nobody had to say that sets miss
+        assert wrong[one.records.confidence >= 0.95].mean() <= 0.05
+    assert RATE / 2 <= plain.missed <= 2 * RATE
 
 
 def test_an_update_goes_on_with_what_was_found() -> None:
