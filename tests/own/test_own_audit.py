@@ -43,7 +43,7 @@ def model() -> Any:
         given=["cat", "", "emu", "=unknown, \"it\""],
         row=np.array([2, 3, 4, 2]),
         source=["one.csv"] * 3 + ["two.csv"],
-        expected=np.full(4, -1),
+        runner_up=np.full(4, -1),
     )  # fmt: skip
     tensors = {
         "module.memory.ids": torch.tensor([2]),
@@ -91,9 +91,9 @@ def test_a_runner_up_is_named_where_it_is_known(model: Any) -> None:
     assert column(model, "runner_up")[2] == ""  # the third sample has no weight left for another
     model.records = replace(model.records, label=np.array([2, 0, 1, 2]))
     assert column(model, "runner_up")[1] == ""  # settled on neither of its two candidates
-    model.records = replace(model.records, expected=np.array([-1, 2, 2, 2]))  # by networks that had not learnt from it
+    model.records = replace(model.records, runner_up=np.array([-1, 2, 2, 2]))  # by networks that had not learnt from it
     after = dict(zip(column(model, "id"), column(model, "runner_up"), strict=True))
-    assert after == {"a": "", "b": "emu", "c": "emu", "d": "dog"}  # the last is settled on what is expected
+    assert after == {"a": "", "b": "emu", "c": "emu", "d": "dog"}  # the last is settled on that
 
 
 @pytest.mark.parametrize(

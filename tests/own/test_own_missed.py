@@ -116,7 +116,7 @@ def test_wrong_labels_of_an_ordinary_table_are_found() -> None:
     assert "Expected to be wrong" in lines
     names = np.array(model.names)
     assert (model.records.labels(model.names) == names[model.records.label]).all()  # they stay what they were
-    expected = np.where(model.records.expected >= 0, names[model.records.expected], "")
+    expected = np.where(model.records.runner_up >= 0, names[model.records.runner_up], "")
     assert (expected[bad] == y[bad].astype(str)).mean() > 0.6
     table = audit_table(model).slice(0, 20).to_pydict()
     assert all(runner not in ("", label) for runner, label in zip(table["runner_up"], table["label"], strict=True))
@@ -164,7 +164,7 @@ def test_what_is_expected_is_kept_and_older_models_lack_it(tmp_path: Path) -> No
     model.save(tmp_path / "model")
     again = Model.load(tmp_path / "model")
     assert again.missed == model.missed
-    assert np.array_equal(again.records.expected, model.records.expected)
+    assert np.array_equal(again.records.runner_up, model.records.runner_up)
     older = tmp_path / "older.parquet"
-    pq.write_table(records_table(model.records, model.names).drop_columns(["expected"]), older)
-    assert (read_records(older, model.names).expected == -1).all()
+    pq.write_table(records_table(model.records, model.names).drop_columns(["runner_up"]), older)
+    assert (read_records(older, model.names).runner_up == -1).all()

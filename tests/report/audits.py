@@ -49,7 +49,7 @@ def make_model(
         given=[known[c] for c in truth] if given else [""] * n,
         row=np.arange(2, n + 2),
         source=["birds.csv"] * n,
-        expected=np.full(n, -1),
+        runner_up=np.full(n, -1),
     )
     p = torch.zeros(kept, classes + 2)
     p[torch.arange(kept), torch.from_numpy(first[memory])] = 0.75

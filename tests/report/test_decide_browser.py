@@ -206,3 +206,26 @@ def test_what_was_decided_before_is_shown_and_not_asked_again(browser: Browser, 
         "[...document.querySelectorAll('#samples td[data-name=decided]')].map((c) => c.firstChild?.data)"
     )
     assert sorted(cells[:2]) == sorted(["virginica", NONE])
+
+
+def test_a_wrong_label_is_put_right_by_one_key(browser: Browser, tmp_path: Path) -> None:
+    """What is expected instead is no candidate, and yet the second choice, with an example beside it."""
+    X, y = load_iris(return_X_y=True)
+    names, given = ["setosa", "versicolor", "virginica"], y.copy()
+    given[:50:10], given[50:100:10] = 2, 0
+    samples = from_arrays(X.astype(np.float32), [[names[k]] for k in given], ids=[f"flower {i}" for i in range(150)])
+    model = Model.fit(samples, settings={"train.epochs": 30}, device="cpu")
+    write_audit(model, tmp_path / "audit.html")
+    browser.open(tmp_path / "audit.html")
+    browser.evaluate("localStorage.clear()")
+    browser.open(tmp_path / "audit.html")
+    row = int(browser.evaluate(SHOWN).split()[1])
+    assert given[row] != y[row]
+    assert browser.evaluate(CANDIDATES) == [names[given[row]], names[y[row]]]
+    assert names[y[row]] in browser.evaluate("document.querySelector('#card').textContent")
+    focus(browser, "#card")
+    browser.press("2")
+    said = read_decisions(save(browser, tmp_path / "decisions.csv"))
+    decided = model.decide(said, device="cpu")
+    assert decided.records.labels(decided.names)[row] == names[y[row]]
+    assert browser.problems() == []

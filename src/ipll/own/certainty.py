@@ -27,6 +27,7 @@ DOUBT, NEW = 0.1, 0.5
 SHARED = 4.0
 ENOUGH = 10_000  # samples that a temperature is fitted on
 WARMER = 2.5  # times, at most, predictions are softened where sets are left out together
+NEXT = 0.01  # probability from which another class is worth a word
 NEVER = 0.5  # sets that name a class without the label, by which half of the doubt is gone
 UNCHECKED = 0.9  # at most, the probability of a label where every sample has one vote: nobody tells who errs, and how
 CONTESTED = 0.5  # of the votes that most have: who has more may be the label as well
@@ -38,7 +39,7 @@ class Certainty(NamedTuple):
     temperature: float
     far: float  # the distance that FLAGGED of the held-out samples exceed
     confidence: Tensor  # [n], of the pool's samples: how probable the label is that they settled on
-    expected: Tensor  # [n], the class that is more probable; -1: none is
+    runner_up: Tensor  # [n], the class that is the most probable besides; -1: none is worth a word
     missed: float  # share of samples whose sets clearly seem to miss the true label; 0: none, or nobody knows
 
 
@@ -91,7 +92,7 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         voted = votes.any(dim=1) & ~ctx.pool.certain
         shown = torch.where(voted[:, None], votes > CONTESTED * votes.amax(dim=1, keepdim=True), sets)
     most = UNCHECKED if votes is not None and nobody_checks(votes) else 1.0
-    alike, confidence, expectation, unheard = twins(shown), [], [], unheard_odds(shown)
+    alike, confidence, runners_up, unheard = twins(shown), [], [], unheard_odds(shown)
     doubt = Doubt.of(shown, SHARED if beforehand.shares else 1.0, known)
     for here in blocks:
         ctx.check_stop()
@@ -102,18 +103,19 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
         posterior.nan_to_num_(0.0)
         for group in alike:
             posterior[:, group] = posterior[:, group].mean(dim=1, keepdim=True)
-        found, (most_probable, which) = posterior.gather(1, labels[here, None])[:, 0], posterior.max(dim=1)
-        expectation.append(torch.where(most_probable > found, which, -1))
+        found = posterior.gather(1, labels[here, None])[:, 0]
+        following, which = posterior.scatter(1, labels[here, None], 0).max(dim=1)
+        runners_up.append(torch.where(following >= NEXT, which, -1))
         expected = (said.softmax(dim=1) * own).sum(dim=1)
         by_sets = doubt.lowered(found, posterior, expected, own, labels[here])
         by_votes = cautious(found, chance_of(own), SHARED).minimum(at_most(unheard * shown[here], labels[here]))
         by_votes = by_votes.clamp_max(most)
         confidence.append(torch.where(voted[here], by_votes, by_sets).float())
     far, share = float(torch.quantile(distance, 1 - FLAGGED)), missing.rate if missing and missing.clear else 0.0
-    return Certainty(temperature, far, torch.cat(confidence), torch.cat(expectation), share)
+    return Certainty(temperature, far, torch.cat(confidence), torch.cat(runners_up), share)
 
 
-def _missing(ctx: Context, scores: Callable[[Tensor], Tensor], cold: float, rows: Tensor) -> Missed | None:
+def _missing(ctx: Context, scores: Callable[[Tensor], Tensor], cold: float, rows: Tensor) -> Missed:
     """-> how often the sets of these rows of the pool miss the true label, where any of their classes may be chosen."""
     sets = ctx.pool.candidates
     rows = rows[(sets[rows] & scores(rows).isfinite()).any(dim=1)]

@@ -202,7 +202,7 @@ def records_table(records: Records, names: tuple[str, ...]) -> Any:
         "update": records.update,
         "candidates": candidates,
         "label": texts.take(pa.array(records.label)),
-        "expected": named(records.expected, names),
+        "runner_up": named(records.runner_up, names),
     }
     for field in fields(records):
         if field.name not in ("ids", "offsets", "codes", *columns):
@@ -224,8 +224,8 @@ def read_records(path: Path, names: tuple[str, ...]) -> Records:
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     lists, labels = columns.pop("candidates"), columns.pop("label")
     values: dict[str, Any] = {"label": _codes(labels, names), "codes": _codes(lists.flatten(), names)}
-    expected = columns.pop("expected", pa.array([""] * len(labels), pa.string()))  # an older model did not keep it
-    values["expected"] = _codes(expected, ("", *names)) - 1
+    following = columns.pop("runner_up", pa.array([""] * len(labels), pa.string()))  # an older model did not keep it
+    values["runner_up"] = _codes(following, ("", *names)) - 1
     values["offsets"] = np.append(0, np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False))).astype(np.int64)
     for name, column in columns.items():
         values["ids" if name == "id" else name] = _values(column)

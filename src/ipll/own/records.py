@@ -51,7 +51,7 @@ class Records:
     given: list[str]  # the label that came with it, '' where none did; never learnt from
     row: Ints  # [n], in its source, as its owner counts
     source: list[str]
-    expected: Ints  # [n], the class that those networks find more probable which had not learnt from it; -1: none
+    runner_up: Ints  # [n], the class that comes next, by networks that had not learnt from it; -1: unknown, or none
 
     @classmethod
     def empty(cls) -> Records:
@@ -59,7 +59,7 @@ class Records:
             ids=[], update=_ints(0), offsets=_ints(1), codes=_ints(0), label=_ints(0),
             confidence=np.zeros(0, np.float32), judged_old=_bools(0), changed_update=_ints(0), changed_epoch=_ints(0),
             in_memory=_bools(0), given=[], row=_ints(0), source=[],
-            expected=_ints(0),
+            runner_up=_ints(0),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Records:
             given=self.given + samples.label_names,
             row=np.append(self.row, samples.rows),
             source=self.source + [samples.source] * n,
-            expected=np.append(self.expected, np.full(n, -1)),
+            runner_up=np.append(self.runner_up, np.full(n, -1)),
         )
 
     def ids_of(self, samples: Samples, update: int) -> list[str]:
@@ -187,11 +187,11 @@ class Records:
         found: Bools = now - before > np.maximum(SURGE * before, 2 * np.sqrt(now))
         return found
 
-    def assured(self, rows: Ints, confidence: Floats, expected: Ints) -> Records:
-        """-> the records with how sure the labels of these rows are, and what is expected instead, as it was judged at
-        the end."""
+    def assured(self, rows: Ints, confidence: Floats, runner_up: Ints) -> Records:
+        """-> the records with how sure the labels of these rows are, and what comes next, as it was judged at the
+        end."""
         return replace(
-            self, confidence=_put(self.confidence, rows, confidence), expected=_put(self.expected, rows, expected)
+            self, confidence=_put(self.confidence, rows, confidence), runner_up=_put(self.runner_up, rows, runner_up)
         )
 
     def finished(self, judged: Ints, memory: Ints) -> Records:

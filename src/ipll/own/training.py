@@ -89,7 +89,7 @@ class Update:
         rows = _array(pool.ids)
         sure = held_out_certainty(learner, torch.from_numpy(records.label[rows]).to(pool.ids.device))
         if sure is not None:
-            records = records.assured(rows, _array(sure.confidence), _array(sure.expected))
+            records = records.assured(rows, _array(sure.confidence), _array(sure.runner_up))
         self.outcome = Learnt(
             tensors={name: tensor.detach().cpu() for name, tensor in learner.tensors(within=False).items()},
             centres=found.cpu(),

@@ -66,7 +66,7 @@ def _rows(model: Model) -> tuple[pa.Table, Ints]:
     update, changed, epoch = (table[name].to_numpy() for name in ("update", "changed_update", "changed_epoch"))
     table = table.append_column("changed_late", pa.array(_late(update, changed, epoch)))
     table = table.append_column("judged", pc.if_else(table["judged_old"], "old", "new"))
-    table = table.append_column("runner_up", _runners_up(model))
+    table = table.set_column(table.column_names.index("runner_up"), "runner_up", _runners_up(model))
     words = decided_words(model.decisions)
     for k, name in enumerate(("decided", "decided_by")):
         said = [words[i][k] if i in words else "" for i in range(len(table))]
@@ -89,8 +89,8 @@ def _late(update: Ints, changed: Ints, epoch: Ints) -> npt.NDArray[np.bool_]:
 def _runners_up(model: Model) -> pa.Array:
     """-> the class that is next, by name; '' where it is not known.
 
-    It is what networks expect that had not learnt from the sample; of others, the class with the second most weight in
-    the memory; of two candidates, the one that was not settled on.
+    Networks tell that had not learnt from the sample; else it is the class with the second most weight in the memory,
+    or of two candidates the one that was not settled on.
     """
     records = model.records
     runner = np.full(len(records), -1)
@@ -104,7 +104,7 @@ def _runners_up(model: Model) -> pa.Array:
     if len(ids) and p.shape[1] > 1:
         weights, classes = torch.topk(p, 2, dim=1)
         runner[ids.numpy()] = torch.where(weights[:, 1] > 0, classes[:, 1], -1).numpy()
-    runner = np.where((records.expected >= 0) & (records.expected != records.label), records.expected, runner)
+    runner = np.where((records.runner_up >= 0) & (records.runner_up != records.label), records.runner_up, runner)
     return named(runner, model.names)
 
 

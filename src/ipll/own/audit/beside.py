@@ -67,8 +67,8 @@ def beside(model: Model, asked: Ints) -> dict[int, Beside]:
 
 
 def _candidates(model: Model, row: int) -> list[int]:
-    """-> the first few candidates, the one settled on before the others."""
+    """-> the first few of the class settled on, the one that comes next, and the other candidates."""
     records = model.records
     codes = records.codes[records.offsets[row] : records.offsets[row + 1]].tolist()
-    label = int(records.label[row])
-    return [label, *(c for c in codes if c != label)][:CLASSES]
+    first = [c for c in (int(records.label[row]), int(records.runner_up[row])) if c >= 0]
+    return list(dict.fromkeys([*first, *codes]))[:CLASSES]

@@ -195,6 +195,8 @@
     }
     const said = decided.get(row);
     const set = [...data.sets[data.set[row]]].sort((a, b) => (b === data.label[row]) - (a === data.label[row]));
+    const next = data.runner[row];
+    if (next >= 0 && !set.includes(next)) set.splice(1, 0, next);
     const text = element("div", "", "text");
     text.append(element("h3", data.id[row]));
     const source = data.sources[data.source[row]];
