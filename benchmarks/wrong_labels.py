@@ -73,6 +73,8 @@ def spoilt(features: Floats, truth: Ints, share: float, way: str, seed: int) -> 
 
 
 def measures(doubt: Floats, wrong: Any) -> dict[str, float]:
+    if not wrong.any():
+        return {}
     first = np.argsort(-doubt, kind="stable")[: wrong.sum()]
     return {
         "found": 100 * float(wrong[first].mean()),
