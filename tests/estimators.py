@@ -41,7 +41,7 @@ def ambiguous(labels: np.ndarray, names: list[Any], share: float = 0.4) -> list[
 def same(one: IncrementalClassifier, other: IncrementalClassifier, samples: Any = X) -> None:
     """Bit for bit."""
     assert np.array_equal(one.predict_proba(samples), other.predict_proba(samples))
-    for name in ("classes_", "pseudo_labels_"):
+    for name in ("classes_", "pseudo_labels_", "label_confidence_"):
         ours, theirs = getattr(one, name), getattr(other, name)
         assert ours.dtype.kind == theirs.dtype.kind
         assert ours.tolist() == theirs.tolist()

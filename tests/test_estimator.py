@@ -27,6 +27,7 @@ def test_it_learns_from_candidates_batch_after_batch(two_batches: IncrementalCla
     assert two_batches.score(X, NAMES) > 0.9
     assert two_batches.pseudo_labels_.shape == (len(NEW),)
     assert np.mean(two_batches.pseudo_labels_ == NAMES[NEW]) > 0.85  # in the order of the batch
+    assert np.array_equal(two_batches.label_confidence_, two_batches.model_.records.confidence[len(OLD) :])
     assert len(two_batches.model_.records) == len(OLD) + len(NEW)
 
 

@@ -61,8 +61,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     verbose: show progress.
 
     Attributes, once it is fitted: classes_ (sorted, of the labels' own type), pseudo_labels_ (the label settled on for
-    each sample of the last batch), n_features_in_, feature_names_in_ (where X was a data frame), and model_, the
-    `ipll.own.Model` with the records of all samples.
+    each sample of the last batch), label_confidence_ (how probable each of these is), n_features_in_,
+    feature_names_in_ (where X was a data frame), and model_, the `ipll.own.Model` with the records of all samples.
 
     >>> import numpy as np
     >>> from sklearn.datasets import load_iris
@@ -260,7 +260,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.model_ = model
         self.classes_ = np.array(sorted({*seen.tolist(), *map(kind, named)}))
         last = model.records.update.max(initial=0)  # the last batch that brought samples
-        self.pseudo_labels_ = seen[model.records.label[model.records.update == last]]
+        here = model.records.update == last
+        self.pseudo_labels_ = seen[model.records.label[here]]
+        self.label_confidence_ = model.records.confidence[here]
         self.n_features_in_ = math.prod(model.shape)
         return self
 
