@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipll.errors import DataError
+from ipll.errors import DataError, nearest
 from ipll.own.reading.arrays import class_name
 from ipll.own.reading.problems import Problems
 
@@ -101,7 +101,8 @@ def resolve(given: Decisions, ids: Sequence[str], names: Sequence[str]) -> list[
         elif one not in place:
             problems.add([row], f"there is no sample '{one}'", UNKNOWN)
         elif name is not None and name not in known:
-            problems.add([row], f"there is no class '{name}'", f"Write a candidate of some sample, or '{NONE}'.")
+            way_out = f"Write a candidate of some sample, or '{NONE}'.{nearest(name, known)}"
+            problems.add([row], f"there is no class '{name}'", way_out)
         elif said.setdefault((one, who), name) != name:
             by = f" by '{who}'" if who else ""
             problems.add([row], f"'{one}' is decided twice{by}, as two classes", "Keep one, or name who decided each.")
