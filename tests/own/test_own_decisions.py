@@ -194,7 +194,7 @@ def test_an_update_takes_decisions_on_old_and_new_samples_and_new_classes(model:
         ("id,class\nflower 0,tulip\n", "row 2: there is no class 'tulip'"),
         (
             "id,class\nflower 0,01\n",
-            "there is no class '01'. Write a candidate of some sample, or '(none of these)'. Did you mean",
+            "or '(none of these)'. Did you mean",
         ),
         ("id,class,who\nflower 0,1,ann\nflower 0,2,ann\n", "row 3: 'flower 0' is decided twice by 'ann'"),
         ("id,class,audit\nflower 0,1,75-000000000000\n", "row 2: the decision was made on the audit of another model"),
