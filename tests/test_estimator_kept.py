@@ -154,7 +154,7 @@ class TestParameters:
         assert learner.classes_.tolist() == [-1, 0, 1, 2]
 
     def test_candidates_in_one_text_get_a_warning(self) -> None:
-        with pytest.warns(UserWarning, match=r"each is taken for one name. Candidates are lists: \[one.split"):
+        with pytest.warns(UserWarning, match=r"each is taken as one name. Candidates are lists: \[one.split"):
             quick(epochs=1).fit(X, np.array([f"{name}|other" for name in NAMES]))
         with pytest.raises(DataError, match=r"candidates as lists: \[one\.split\('\|'\) for one in y\]"):
             quick(epochs=1).fit(X, ["setosa|versicolor" if i % 3 else name for i, name in enumerate(NAMES)])
