@@ -330,8 +330,7 @@ class Model:
     def twins(self) -> list[list[str]]:
         """-> groups of classes, by name, that are candidates of the very same samples: nothing but votes tells them
         apart."""
-        told = self._told_by_votes
-        groups = self.records.twins(len(self.names))
+        told, groups = self._told_by_votes, self.records.twins(len(self.names))
         return [[self.names[c] for c in group] for group in groups if not told[group].any()]
 
     def companions(self) -> list[tuple[str, str]]:
