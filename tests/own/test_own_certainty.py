@@ -142,7 +142,7 @@ def test_of_one_annotator_whom_nobody_checks_no_label_is_sure() -> None:
     votes = 0.9 * np.eye(3, dtype=np.float32)[y]
     samples = from_arrays(x, votes > 0, list("abc"))
     model = Model.fit(replace(samples, votes=votes), device="cpu", settings=QUICK)
-    assert 0.8 < model.records.confidence.mean() < 0.95
+    assert 0.85 < np.median(model.records.confidence) < 0.95
     assert (model.records.confidence < 0.95).all()
     twice = Model.fit(replace(samples, votes=2 * votes), device="cpu", settings=QUICK)  # of two who agree
     assert (twice.records.confidence >= 0.95).mean() > 0.5

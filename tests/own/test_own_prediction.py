@@ -81,7 +81,7 @@ def test_methods_without_prototypes_give_distances_too() -> None:
     model = Model.fit(samples, method="proden+wa", device="cpu", settings=settings)
     found = model.predict(from_arrays(X), device="cpu")
     assert np.isfinite(found.distance).all()
-    assert 0 < found.unlike.mean() < 0.1  # 5 % of the samples of held-out networks, by folds
+    assert 0.02 < found.unlike.mean() < 0.08  # 5 % are promised, of samples that networks left out
     assert (np.array(found.labels) == Y.astype(str)).mean() > 0.9
 
 

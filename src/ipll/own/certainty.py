@@ -117,9 +117,9 @@ def held_out_certainty(learner: Learner, labels: Tensor) -> Certainty | None:
 
 def _missing(ctx: Context, scores: Callable[[Tensor], Tensor], cold: float, rows: Tensor) -> Missed:
     """-> how often the sets of these rows of the pool miss the true label, where any of their classes may be chosen."""
-    sets = ctx.pool.candidates
-    rows = rows[(sets[rows] & scores(rows).isfinite()).any(dim=1)]
-    return missed(scores(rows).double(), cold, sets[rows], ctx.seen, ctx.pool.certain[rows])
+    found, sets, certain = scores(rows).double(), ctx.pool.candidates[rows], ctx.pool.certain[rows]
+    some = (sets & found.isfinite()).any(dim=1)
+    return missed(found[some], cold, sets[some], ctx.seen, certain[some])
 
 
 class Doubt(NamedTuple):
